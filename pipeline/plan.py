@@ -1,0 +1,131 @@
+"""A plan: named instances of stages joined by their inputs, each with its key.
+
+Keys are known before anything runs, because a key is made of settings and of the keys of inputs only.
+"""
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from elf.cache.manifest import JSON, Fingerprint
+from elf.pipeline.errors import Misconfigured
+from elf.pipeline.section import Section, fingerprint, identity
+from elf.pipeline.stage import Compute, StageSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One named instance of a stage. ``inputs`` maps the stage's roles to names of other steps.
+
+    ``prefix`` is where its section stands in the configuration, for messages: ``train``, ``sample.0``.
+    """
+
+    name: str
+    spec: StageSpec[Any]
+    section: Section
+    inputs: Mapping[str, str] = field(default_factory=dict[str, str])
+    compute: Compute = field(default_factory=Compute)
+    prefix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A step with its key and the payload the key is the hash of."""
+
+    step: Step
+    key: Fingerprint
+    payload: Mapping[str, JSON]
+    input_keys: Mapping[str, Fingerprint]
+
+
+class Plan:
+    """Steps in an order in which each comes after its inputs."""
+
+    def __init__(self, steps: Iterable[Step]) -> None:
+        named: dict[str, Step] = {}
+        for step in steps:
+            if step.name in named:
+                raise Misconfigured(
+                    f"Two steps of the plan are called '{step.name}'; give one of them another name."
+                )
+            named[step.name] = step
+        self._planned: dict[str, Planned] = {}
+        for name in named:
+            self._add(name, named, ())
+
+    def _add(self, name: str, named: Mapping[str, Step], above: tuple[str, ...]) -> None:
+        if name in self._planned:
+            return
+        if name in above:
+            raise Misconfigured(f"The steps {' → '.join((*above, name))} wait for each other in a circle.")
+        step = named[name]
+        for role, source in step.inputs.items():
+            if not step.spec.accepts(role):
+                raise Misconfigured(
+                    f"Step '{name}' has no input called '{role}'; it takes {step.spec.inputs}."
+                )
+            if source not in named:
+                raise Misconfigured(
+                    f"Step '{name}' wants '{source}' as its {role}, but the plan has no such step."
+                )
+            self._add(source, named, (*above, name))
+        missing = [role for role in step.spec.required() if role not in step.inputs]
+        if missing:
+            raise Misconfigured(f"Step '{name}' ({step.spec.name}) lacks its input {', '.join(missing)}.")
+        keys = {role: self._planned[source].key for role, source in sorted(step.inputs.items())}
+        payload = key_payload(step.spec, step.section, keys)
+        self._planned[name] = Planned(step, fingerprint(payload), payload, keys)
+
+    def __iter__(self) -> Iterator[Planned]:
+        return iter(self._planned.values())
+
+    def __getitem__(self, name: str) -> Planned:
+        return self._planned[name]
+
+    def __len__(self) -> int:
+        return len(self._planned)
+
+    def names(self) -> tuple[str, ...]:
+        """Names of all steps, inputs first."""
+        return tuple(self._planned)
+
+    def select(self, wanted: str) -> tuple[str, ...]:
+        """Names of the steps that ``wanted`` means: one instance, or every instance of a stage."""
+        if wanted in self._planned:
+            return (wanted,)
+        of_stage = tuple(planned.step.name for planned in self if planned.step.spec.name == wanted)
+        if of_stage:
+            return of_stage
+        known = sorted({planned.step.spec.name for planned in self} | set(self._planned))
+        near = difflib.get_close_matches(wanted, known, n=1)
+        hint = f" Did you mean '{near[0]}'?" if near else ""
+        raise Misconfigured(
+            f"There is no stage or step '{wanted}' in this plan.{hint} It has: {', '.join(known)}."
+        )
+
+    def leaves(self) -> tuple[str, ...]:
+        """Steps that nobody takes as an input."""
+        used = {source for planned in self for source in planned.step.inputs.values()}
+        return tuple(name for name in self._planned if name not in used)
+
+    def upstream(self, names: Iterable[str]) -> tuple[str, ...]:
+        """``names`` and everything they are built from, inputs first."""
+        seen: set[str] = set()
+        waiting = list(names)
+        while waiting:
+            name = waiting.pop()
+            if name not in seen:
+                seen.add(name)
+                waiting.extend(self._planned[name].step.inputs.values())
+        return tuple(name for name in self._planned if name in seen)
+
+
+def key_payload(spec: StageSpec[Any], section: Section, inputs: Mapping[str, Fingerprint]) -> dict[str, JSON]:
+    """What a key is the hash of: stage, version, identity of the section, keys of the inputs."""
+    return {
+        "stage": spec.name,
+        "version": spec.version,
+        "identity": identity(section, spec.neutral),
+        "inputs": dict(inputs),
+    }

@@ -1,0 +1,158 @@
+"""How a stage tells people where it is; the stage knows nothing about terminals or servers."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Protocol
+
+MARK = "@progress "
+
+
+class Bar(Protocol):
+    """One counted piece of work."""
+
+    def advance(self, amount: float = 1, **shown: float | str) -> None:
+        """Count ``amount`` more units done and show the named figures beside the bar."""
+        ...
+
+
+class Progress(Protocol):
+    """Where a stage reports: bars for counted work, notes for sentences."""
+
+    def note(self, line: str) -> None:
+        """Say one sentence to the person watching; it also goes to the stage's log."""
+        ...
+
+    def bar(self, label: str, total: float | None, *, unit: str = "", done: float = 0) -> "BarContext":
+        """Open a bar over ``total`` units, of which ``done`` were finished by an earlier run."""
+        ...
+
+
+class BarContext(Protocol):
+    """A context manager that yields a bar."""
+
+    def __enter__(self) -> Bar: ...
+    def __exit__(self, *exc: object) -> bool | None: ...
+
+
+def figures(shown: dict[str, float | str]) -> str:
+    """``loss 3.21  lr 0.002``: the figures of a bar as text."""
+    return "  ".join(
+        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in shown.items()
+    )
+
+
+class _LineBar:
+    def __init__(
+        self, owner: "LineProgress", label: str, total: float | None, unit: str, done: float
+    ) -> None:
+        self.owner, self.label, self.total, self.unit = owner, label, total, unit
+        self.start = self.done = done
+        self.began = self.said = time.monotonic()
+        self.shown: dict[str, float | str] = {}
+
+    def advance(self, amount: float = 1, **shown: float | str) -> None:
+        self.done += amount
+        self.shown |= shown
+        if time.monotonic() - self.said >= self.owner.every:
+            self.say()
+
+    def say(self) -> None:
+        self.said = time.monotonic()
+        rate = (self.done - self.start) / max(self.said - self.began, 1e-9)
+        share = f" of {self.total:g}" if self.total is not None else ""
+        left = (
+            f"  {max(self.total - self.done, 0) / rate:.0f} s left" if self.total is not None and rate else ""
+        )
+        extra = f"  {figures(self.shown)}" if self.shown else ""
+        text = f"{self.label}: {self.done:g}{share} {self.unit}".rstrip()
+        self.owner.write(f"{text}  {rate:.4g}/s{left}{extra}")
+
+
+class LineProgress:
+    """Plain lines for pipes and log files: a line per bar at most every ``every`` seconds."""
+
+    def __init__(self, stream: IO[str] | None = None, *, every: float = 10.0) -> None:
+        self.stream = stream if stream is not None else sys.stderr
+        self.every = every
+
+    def write(self, line: str) -> None:
+        print(line, file=self.stream, flush=True)
+
+    def note(self, line: str) -> None:
+        self.write(line)
+
+    @contextmanager
+    def bar(self, label: str, total: float | None, *, unit: str = "", done: float = 0) -> Iterator[Bar]:
+        bar = _LineBar(self, label, total, unit, done)
+        yield bar
+        bar.say()
+
+
+class _ChildBar:
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self.pending = 0.0
+        self.shown: dict[str, float | str] = {}
+        self.said = 0.0
+
+    def advance(self, amount: float = 1, **shown: float | str) -> None:
+        self.pending += amount
+        self.shown |= shown
+        if time.monotonic() - self.said >= 0.2:
+            self.flush()
+
+    def flush(self) -> None:
+        emit({"advance": self.label, "by": self.pending, "shown": self.shown})
+        self.pending, self.said = 0.0, time.monotonic()
+
+
+def emit(event: dict[str, object]) -> None:
+    """Print one progress event for the parent process that tails this child's log."""
+    print(MARK + json.dumps(event), flush=True)
+
+
+class ChildProgress:
+    """What a child process reports with: events on its standard output, which the parent replays."""
+
+    def note(self, line: str) -> None:
+        emit({"note": line})
+
+    @contextmanager
+    def bar(self, label: str, total: float | None, *, unit: str = "", done: float = 0) -> Iterator[Bar]:
+        emit({"open": label, "total": total, "unit": unit, "done": done})
+        bar = _ChildBar(label)
+        try:
+            yield bar
+        finally:
+            bar.flush()
+            emit({"close": label})
+
+
+class LoggedProgress:
+    """Another progress, with every note and every bar's end also written to the stage's log file."""
+
+    def __init__(self, shown: Progress, log: Path) -> None:
+        self.shown = shown
+        self.log = log
+
+    def record(self, line: str) -> None:
+        """Append one line, with the time, to the log only."""
+        with self.log.open("a", encoding="utf-8") as stream:
+            print(time.strftime("%Y-%m-%dT%H:%M:%S"), line, file=stream)
+
+    def note(self, line: str) -> None:
+        self.record(line)
+        self.shown.note(line)
+
+    @contextmanager
+    def bar(self, label: str, total: float | None, *, unit: str = "", done: float = 0) -> Iterator[Bar]:
+        began = time.monotonic()
+        self.record(f"{label}: {done:g} of {total} {unit}".rstrip())
+        with self.shown.bar(label, total, unit=unit, done=done) as bar:
+            yield bar
+        self.record(f"{label}: finished after {time.monotonic() - began:.1f} s")

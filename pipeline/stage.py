@@ -1,0 +1,104 @@
+"""What a stage is: a pure function from (its section, its input artifacts) to a folder of files."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from importlib import import_module
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+from pydantic import Field
+
+from elf.cache.manifest import JSON
+from elf.cache.store import Artifact
+from elf.pipeline.progress import Progress
+from elf.pipeline.section import RUNTIME, Section
+
+C = TypeVar("C", bound=Section)
+
+
+class Launch(Enum):
+    """Where a stage's entry runs."""
+
+    INLINE = "inline"
+    """In the calling process."""
+    ACCELERATE = "accelerate"
+    """In a supervised child of ``accelerate launch``, one process per rank."""
+
+
+class Compute(Section):
+    """How, never what: every field is runtime and outside every key."""
+
+    device: Annotated[Literal["auto", "cpu", "cuda"], RUNTIME] = "auto"
+    threads: Annotated[int | None, RUNTIME, Field(ge=1)] = None
+    """Threads of one process; all cores when absent."""
+    workers: Annotated[int | None, RUNTIME, Field(ge=1)] = None
+    """Processes of a stage that works part by part (tokenize, encode)."""
+    batch: Annotated[int | None, RUNTIME, Field(ge=1)] = None
+    """Rows handled at once where the number of rows does not change the result (sample, evaluate)."""
+    batch_tokens: Annotated[int, RUNTIME, Field(ge=1)] = 4096
+    """Tokens per encoder call."""
+    scheduler: Annotated[str | None, RUNTIME] = None
+    """Address of a Dask scheduler, ``tcp://…``; a local cluster when absent."""
+    processes: Annotated[int, RUNTIME, Field(ge=1)] = 1
+    """Ranks of ``accelerate launch``."""
+    accelerate_config: Annotated[str | None, RUNTIME] = None
+    """Path of an accelerate config file, for several hosts."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageContext:
+    """All a stage may touch besides its section."""
+
+    out: Path
+    """The private folder to fill; what an interrupted run left here is here again."""
+    inputs: Mapping[str, Artifact]
+    compute: Compute
+    progress: Progress
+
+    @property
+    def aux(self) -> Path:
+        """Folder for logs and clock readings: kept with the artifact, outside its content digest."""
+        folder = self.out / "aux"
+        folder.mkdir(exist_ok=True)
+        return folder
+
+
+Run = Callable[[Any, StageContext], Mapping[str, JSON]]
+"""A stage's entry: fills ``context.out`` and returns the facts for the manifest."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageSpec(Generic[C]):
+    """A stage as the engine sees it; its code is imported only when it runs.
+
+    ``inputs`` are role names; a trailing ``?`` marks an optional role and ``*`` any number of roles with that
+    prefix (``scores/*`` takes ``scores/ode``, ``scores/sde``).
+    """
+
+    name: str
+    section: type[C]
+    entry: str
+    inputs: tuple[str, ...]
+    version: int
+    launch: Launch = Launch.INLINE
+    worker: str = ""
+    """Module that ``accelerate launch -m`` starts, for ``Launch.ACCELERATE``."""
+    neutral: Mapping[str, JSON] = field(default_factory=lambda: MappingProxyType({}))
+
+    def resolve(self) -> Run:
+        """Import the entry, ``package.module:function``."""
+        module, _, function = self.entry.partition(":")
+        return getattr(import_module(module), function)
+
+    def accepts(self, role: str) -> bool:
+        """Whether ``role`` is one of this stage's inputs."""
+        return any(
+            role.startswith(name[:-1]) if name.endswith("*") else role == name.rstrip("?")
+            for name in self.inputs
+        )
+
+    def required(self) -> tuple[str, ...]:
+        """Roles without which the stage cannot be planned."""
+        return tuple(name for name in self.inputs if not name.endswith(("?", "*")))

