@@ -1,7 +1,124 @@
-"""Files that are either whole or absent: atomic writes, fsync of trees, digests, and what a full disk says."""
+"""Files that are either whole or absent: atomic writes, fsync of trees, digests, words for a full disk."""
 
 import errno
 import os
 import shutil
 import uuid
-from collections.abc import Buffer, Iterator  # noqa
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import xxhash
+
+from elf.cache.errors import Unwritable
+
+TEMPORARY = ".tmp-"
+_BLOCK = 1 << 22
+_UNWRITABLE = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the quota is used up",
+    errno.EFBIG: "a file may not grow that large here",
+    errno.EROFS: "the file system is read-only",
+    errno.EACCES: "permission is denied",
+    errno.EPERM: "the operation is not permitted",
+}
+
+
+@contextmanager
+def writing(path: Path) -> Generator[None]:
+    """Turn "no space", "read-only" and "not allowed" below this line into Unwritable about `path`."""
+    try:
+        yield
+    except OSError as error:
+        reason = _UNWRITABLE.get(error.errno or 0)
+        if reason is None:
+            raise
+        raise Unwritable(
+            f"Cannot write {path}: {reason} ({free_bytes(path):,} bytes free there). Nothing was left under "
+            "a finished name; free some space or choose another store, then run the same command again."
+        ) from error
+
+
+def free_bytes(path: Path) -> int:
+    """Bytes an ordinary user may still write where `path` lies or would lie."""
+    return shutil.disk_usage(next(parent for parent in (path, *path.parents) if parent.exists())).free
+
+
+def temporary_beside(path: Path) -> Path:
+    """A fresh name in the same folder that stray cleaning recognises."""
+    return path.parent / f"{TEMPORARY}{os.getpid()}-{uuid.uuid4().hex}"
+
+
+def write_atomic(path: Path, content: bytes | str) -> None:
+    """Put `content` (text as UTF-8) under `path`, replacing what was there: readers see all or none."""
+    raw = content.encode() if isinstance(content, str) else content
+    temporary = temporary_beside(path)
+    with writing(path):
+        try:
+            with temporary.open("xb") as file:
+                file.write(raw)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        fsync_folder(path.parent)
+
+
+def make_folder(path: Path) -> Path:
+    """`path`, made with its parents where it is missing."""
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def fsync_folder(path: Path) -> None:
+    """Make the names in a folder survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def fsync_tree(root: Path) -> None:
+    """Make every file and name below `root` survive a power cut."""
+    with writing(root):
+        for folder, _, names in os.walk(root, topdown=False):
+            for name in names:
+                descriptor = os.open(Path(folder, name), os.O_RDONLY | os.O_NOFOLLOW)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+            fsync_folder(Path(folder))
+
+
+def digest_file(path: Path) -> str:
+    """ "xxh3:" and the xxh3_128 of the content, 32 hex digits."""
+    state = xxhash.xxh3_128()
+    buffer = memoryview(bytearray(_BLOCK))
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            state.update(buffer[:count])
+    return f"xxh3:{state.hexdigest()}"
+
+
+def is_stray(name: str) -> bool:
+    """Whether a file name marks something unfinished that a killed writer left."""
+    return name.startswith(TEMPORARY) or name.endswith(".tmp")
+
+
+def remove_strays(root: Path) -> list[Path]:
+    """Delete unfinished files below `root` and name them."""
+    strays = [path for path in root.rglob("*") if is_stray(path.name) and not path.is_dir()]
+    with writing(root):
+        for path in strays:
+            path.unlink(missing_ok=True)
+    return strays
+
+
+def remove_tree(path: Path) -> None:
+    """Delete a folder and what is in it; one that is gone already is fine."""
+    with writing(path):
+        shutil.rmtree(path, ignore_errors=not path.exists())

@@ -14,7 +14,7 @@ from typing import NewType, TypeAlias, TypeVar, cast
 
 from elf.cache.errors import CacheError, Damaged
 
-JSON: TypeAlias = "None | bool | int | float | str | Sequence[JSON] | Mapping[str, JSON]"
+JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
 Fingerprint = NewType("Fingerprint", str)
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """`files` is the payload by relative path, `aux` what lies under aux/; `content` digests `files` alone."""
+    """`files` is the payload by relative path, `aux` what lies under aux/; `content` digests `files`."""
 
     stage: str
     version: int
@@ -117,7 +117,7 @@ class Manifest:
 
 
 def merkle_root(files: Mapping[str, FileRecord]) -> str:
-    """sha256 over the payload's (path, bytes, digest), sorted by path: 64 hex digits, equal iff the bytes are."""
+    """sha256 over the payload's (path, bytes, digest), sorted by path: 64 hex, equal iff the bytes are."""
     lines = [[path, files[path].bytes, files[path].digest] for path in sorted(files)]
     return hashlib.sha256(json.dumps(lines, separators=(",", ":")).encode()).hexdigest()
 
@@ -155,7 +155,7 @@ def _provenance(value: JSON) -> Provenance:
     return Provenance(
         git=None if git is None else _text(*entry["git"]),
         dirty=None if dirty is None else _typed(dirty, bool, "provenance.dirty"),
-        argv=tuple(_text(item, "provenance.argv") for item in _typed(entry["argv"][0], list[JSON], "argv")),
+        argv=tuple(_text(item, "provenance.argv") for item in _list(*entry["argv"])),
         host=_text(*entry["host"]),
         python=_text(*entry["python"]),
         versions={k: _text(v, f"provenance.versions.{k}") for k, v in _mapping(*entry["versions"]).items()},
@@ -177,6 +177,10 @@ def _mapping(value: JSON, where: str) -> dict[str, JSON]:
     return cast("dict[str, JSON]", _typed(value, dict, where))
 
 
+def _list(value: JSON, where: str) -> list[JSON]:
+    return cast("list[JSON]", _typed(value, list, where))
+
+
 def _text(value: JSON, where: str) -> str:
     return _typed(value, str, where)
 
@@ -190,7 +194,6 @@ def _match(pattern: re.Pattern[str], value: JSON, where: str) -> str:
 
 def _typed(value: object, kind: type[T], where: str) -> T:
     """Exact type, so that true is no int."""
-    plain = list if kind == list[JSON] else kind
-    if type(value) is not plain:
-        raise Damaged(f"field '{where}' is {value!r:.60}, not {plain.__name__}")
+    if type(value) is not kind:
+        raise Damaged(f"field '{where}' is {value!r:.60}, not {kind.__name__}")
     return cast("T", value)

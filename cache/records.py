@@ -1,0 +1,71 @@
+"""What lies in an artifact's folder, told as records and checked against them."""
+
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from elf.cache.errors import Damaged
+from elf.cache.files import digest_file
+from elf.cache.manifest import AUX, MANIFEST, FileRecord, Manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Records(NamedTuple):
+    """Payload and auxiliary files by path relative to the artifact, "/" between folders."""
+
+    files: dict[str, FileRecord]
+    aux: dict[str, FileRecord]
+
+
+def records(root: Path) -> Records:
+    """Size and digest of all files below `root` but the manifest. Raises Damaged on links and devices."""
+    found = Records({}, {})
+    for name, size in sizes(root).items():
+        group = found.aux if name.split("/")[0] == AUX else found.files
+        group[name] = FileRecord(size, digest_file(root / name))
+    return found
+
+
+def sizes(root: Path) -> dict[str, int]:
+    """Bytes of every file below `root` but the manifest. Raises Damaged on links and devices."""
+    found: dict[str, int] = {}
+    for folder, folders, names in os.walk(root):
+        for name in (*folders, *names):
+            path = Path(folder, name)
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode):
+                found[path.relative_to(root).as_posix()] = status.st_size
+            elif not stat.S_ISDIR(status.st_mode):
+                raise Damaged(f"{path} is a link or a special file; an artifact holds plain files only.")
+    found.pop(MANIFEST, None)
+    return found
+
+
+def check_files(root: Path, manifest: Manifest, *, deep: bool) -> None:
+    """Compare the folder with its manifest: names and sizes, and every digest when `deep`.
+
+    Raises Damaged naming the first file that is missing, extra, of another size or changed.
+    """
+    wanted: Mapping[str, FileRecord] = {**manifest.files, **manifest.aux}
+    found = sizes(root)
+    for name in sorted(wanted.keys() | found.keys()):
+        fault = _fault(root / name, wanted.get(name), found.get(name), deep=deep)
+        if fault is not None:
+            raise Damaged(
+                f"{root / name} {fault}. Delete {root} or run its stage with --force to build it again."
+            )
+
+
+def _fault(path: Path, wanted: FileRecord | None, size: int | None, *, deep: bool) -> str | None:
+    if wanted is None:
+        return "is not named in the manifest"
+    if size is None:
+        return "is missing though the manifest names it"
+    if size != wanted.bytes:
+        return f"holds {size:,} bytes, the manifest says {wanted.bytes:,}"
+    if deep and (digest := digest_file(path)) != wanted.digest:
+        return f"has digest {digest}, the manifest says {wanted.digest}"
+    return None

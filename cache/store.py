@@ -1,0 +1,243 @@
+"""The store: `<root>/<stage>/<key>/`, complete where it exists; what is being built lies under `.building/`.
+
+An artifact appears by one rename of a private folder whose every file is on the disk and whose manifest was
+written last. The private folder survives a crash, so the next builder of the same key goes on from it.
+"""
+
+import errno
+import uuid
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from elf.cache.errors import CacheError, Damaged, StoreBusy
+from elf.cache.exchange import exchange
+from elf.cache.files import (
+    fsync_folder,
+    fsync_tree,
+    make_folder,
+    remove_strays,
+    remove_tree,
+    write_atomic,
+    writing,
+)
+from elf.cache.lease import TTL, Lease, OnWait, acquire, holder_of
+from elf.cache.manifest import MANIFEST, Fingerprint, Manifest, check_name, short
+from elf.cache.records import sizes
+
+BUILDING = ".building"
+_OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST)
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A finished folder and what its manifest says."""
+
+    path: Path
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Building:
+    """A private folder under a lease. `fresh`: nothing to go on from. Pass `fd` to children (`pass_fds`)."""
+
+    path: Path
+    fd: int
+    fresh: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """`identical` compares the payloads; None if there was no readable artifact to compare with."""
+
+    artifact: Artifact
+    identical: bool | None
+
+
+class Store:
+    """A folder of artifacts; any number of processes and hosts may share it."""
+
+    def __init__(self, root: Path, *, ttl: float = TTL) -> None:
+        self.root = root.absolute()
+        self._ttl = ttl
+        self._leases: dict[Path, Lease] = {}
+
+    def path(self, stage: str, key: Fingerprint) -> Path:
+        """Where the artifact lies or would lie."""
+        check_name(stage, key)
+        return self.root / stage / key
+
+    def find(self, stage: str, key: Fingerprint) -> Artifact | None:
+        """The finished artifact, or None. Raises Damaged where something stands that is not one."""
+        path = self.path(stage, key)
+        if path.is_symlink():
+            raise Damaged(f"{path} is a link; the store holds folders only. Remove the link.")
+        try:
+            text = (path / MANIFEST).read_bytes()
+        except FileNotFoundError:
+            if path.is_dir() and any(path.iterdir()):
+                raise Damaged(f"{path} holds files but no {MANIFEST}: {_cure(path, stage)}") from None
+            return None
+        try:
+            manifest = Manifest.from_json(text)
+        except Damaged as fault:
+            raise Damaged(f"{path / MANIFEST} is damaged: {fault}. {_cure(path, stage)}") from fault
+        if (manifest.stage, manifest.fingerprint) != (stage, key):
+            owner = f"{manifest.stage} {short(manifest.fingerprint)}"
+            raise Damaged(f"{path / MANIFEST} belongs to {owner}. {_cure(path, stage)}")
+        return Artifact(path, manifest)
+
+    def artifacts(
+        self, stage: str | None = None, *, on_damaged: Callable[[Damaged], None] | None = None
+    ) -> Iterator[Artifact]:
+        """Every finished artifact in the order of stage and key; damaged ones go to `on_damaged` or raise."""
+        for folder in sorted(self.root.glob(f"{stage or '[a-z]*'}/*")):
+            try:
+                found = self.find(folder.parent.name, Fingerprint(folder.name))
+            except Damaged as fault:
+                if on_damaged is None:
+                    raise
+                on_damaged(fault)
+                continue
+            except CacheError:
+                continue  # not a name of ours
+            if found is not None:
+                yield found
+
+    @contextmanager
+    def building(self, stage: str, key: Fingerprint, *, on_wait: OnWait | None = None) -> Generator[Building]:
+        """The private folder of a key, once nobody else builds it: look with `find` again before building."""
+        place = self._place(stage, key)
+        lease = acquire(place, on_wait=on_wait, ttl=self._ttl)
+        with self._holding(lease, place) as building:
+            yield building
+
+    @contextmanager
+    def rebuilding(self, stage: str, key: Fingerprint) -> Generator[Building]:
+        """A second private folder for building a finished key anew, to be given to `replace`.
+
+        Raises StoreBusy at once if somebody builds or rebuilds the key.
+        """
+
+        def refuse(holder: object) -> None:
+            raise StoreBusy(
+                f"{stage} {short(key)} is being built by {holder or 'children of a dead process'}."
+            )
+
+        place = self._place(stage, key)
+        lease = acquire(place, on_wait=refuse, ttl=self._ttl)
+        with self._holding(lease, place.with_name(f"{key}.again")) as building:
+            yield building
+
+    def commit(self, where: Building | Path, manifest: Manifest) -> Artifact:
+        """Publish a private folder. Whoever loses the race gets the winner's artifact and drops his own.
+
+        Raises StoreBusy if the lease was lost, CacheError if folder and manifest differ.
+        """
+        path = _folder(where)
+        final = self.path(manifest.stage, manifest.fingerprint)
+        if (winner := self.find(manifest.stage, manifest.fingerprint)) is None:
+            try:
+                self._seal(path, manifest)
+                make_folder(final.parent)
+                with writing(final):
+                    path.rename(final)
+            except OSError:
+                winner = self.find(manifest.stage, manifest.fingerprint)
+                if winner is None:
+                    raise
+        if winner is not None:
+            self._lease(path).check()
+            remove_tree(path)
+            return winner
+        fsync_folder(final.parent)
+        fsync_folder(path.parent)
+        return Artifact(final, manifest)
+
+    def replace(self, where: Building | Path, manifest: Manifest) -> Replaced:
+        """Publish a rebuilt folder in the place of the old one, in one step; readers keep what they map."""
+        path = _folder(where)
+        final = self.path(manifest.stage, manifest.fingerprint)
+        try:
+            old = self.find(manifest.stage, manifest.fingerprint)
+        except Damaged:
+            if final.is_symlink():
+                raise
+            old = None
+        if not final.is_dir():
+            return Replaced(self.commit(where, manifest), None)
+        self._seal(path, manifest)
+        garbage = path.with_name(f"{manifest.fingerprint}.old-{uuid.uuid4().hex}")
+        with writing(final):
+            path.rename(garbage)  # once swapped it must not be taken for a half-built folder
+            exchange(garbage, final)
+        fsync_folder(final.parent)
+        remove_tree(garbage)
+        identical = None if old is None else old.manifest.content == manifest.content
+        return Replaced(Artifact(final, manifest), identical)
+
+    def builder_of(self, stage: str, key: Fingerprint) -> str | None:
+        """Who builds the key at the moment, in words."""
+        holder = holder_of(self._place(stage, key), ttl=self._ttl)
+        return None if holder is None else str(holder)
+
+    def _place(self, stage: str, key: Fingerprint) -> Path:
+        check_name(stage, key)
+        return self.root / BUILDING / stage / key
+
+    @contextmanager
+    def _holding(self, lease: Lease, path: Path) -> Generator[Building]:
+        self._leases[path] = lease
+        try:
+            for garbage in path.parent.glob(f"{path.name[:64]}.old-*"):
+                remove_tree(garbage)
+            make_folder(path)
+            (path / MANIFEST).unlink(missing_ok=True)  # died between manifest and rename
+            remove_strays(path)
+            yield Building(path, lease.fd, fresh=not any(path.iterdir()))
+        finally:
+            del self._leases[path]
+            _remove_if_empty(path)
+            lease.release()
+
+    def _lease(self, path: Path) -> Lease:
+        if path not in self._leases:
+            raise CacheError(f"{path} is not a folder that this process is building.")
+        return self._leases[path]
+
+    def _seal(self, path: Path, manifest: Manifest) -> None:
+        """Check that the folder is what the manifest says and ours to publish, and make it last."""
+        lease = self._lease(path)
+        lease.check()
+        owner = f"{manifest.stage} {short(manifest.fingerprint)}"
+        if (path.parent.name, path.name[:64]) != (manifest.stage, manifest.fingerprint):
+            raise CacheError(f"The manifest of {owner} does not belong to {path}.")
+        wanted = {name: record.bytes for name, record in (*manifest.files.items(), *manifest.aux.items())}
+        found = sizes(path)
+        if wanted != found:
+            name = min(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
+            raise CacheError(
+                f"{path / name} holds {found.get(name, 'no')} bytes, the manifest of {owner} says "
+                f"{wanted.get(name, 'none')}: something wrote to the folder after its files were recorded."
+            )
+        Manifest.from_json(text := manifest.to_json())
+        fsync_tree(path)
+        lease.check()
+        write_atomic(path / MANIFEST, text)
+
+
+def _folder(where: Building | Path) -> Path:
+    return where.path if isinstance(where, Building) else where.absolute()
+
+
+def _remove_if_empty(path: Path) -> None:
+    try:
+        path.rmdir()
+    except OSError as error:
+        if error.errno not in (*_OCCUPIED, errno.ENOENT):
+            raise
+
+
+def _cure(path: Path, stage: str) -> str:
+    return f"Delete {path} or run stage {stage} with --force to build it again."
