@@ -1,0 +1,219 @@
+"""Every random number, as an argument: a pure function of (seed, step, row) or (seed, sample).
+
+A row's numbers do not depend on which rows share its batch, on how many processes there are or on what was
+drawn before, so that any step can be repeated anywhere. Small numbers are drawn on the CPU (the same on every
+machine), noise on the device that uses it (the same per kind of device).
+
+torch's CPU generator keeps 32 bits of its seed: among N rows about N²/2³³ pairs share their numbers, which no
+average notices. Shapes: B batch, L positions, D width, S time points.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from elf.stages.model.config import DistillConfig, ObjectiveConfig, SamplerConfig
+from elf.stages.model.schedule import guidance_scale, logit_normal, time_grid, times
+
+GRID_ROWS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """What one training step draws. `decode_B`, `coin_B`, `drop_B` are bool and stay on the CPU, where the
+    objective chooses rows without waiting for the device; the rest lies on the device.
+
+    `decode_noise_BLD` may be the same tensor as `noise_BLD`: a row uses only one of the two.
+    `dropout_seed` seeds torch's generator where the network has dropout.
+    """
+
+    decode_B: Tensor
+    t_B: Tensor
+    noise_BLD: Tensor
+    guidance_B: Tensor
+    coin_B: Tensor
+    decode_t_BL: Tensor
+    decode_noise_BLD: Tensor
+    drop_B: Tensor
+    dropout_seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DistillDraws:
+    """What one distillation step draws: like `Draws`, with the student's start and end and the teacher's times
+    from one to the other; on decode rows all of them are 1."""
+
+    decode_B: Tensor
+    start_t_B: Tensor
+    end_t_B: Tensor
+    teacher_t_BS: Tensor
+    noise_BLD: Tensor
+    guidance_B: Tensor
+    coin_B: Tensor
+    decode_t_BL: Tensor
+    decode_noise_BLD: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class SampleDraws:
+    """What a batch of samples draws: unit start noise, every row's time grid (steps + 1 numbers from 0 to 1),
+    and the unit noise of an SDE step, made when asked so that no step's noise waits in memory."""
+
+    start_BLD: Tensor
+    times_BS: Tensor
+    noise: Callable[[int], Tensor]
+
+
+def seed_of(*parts: int | str) -> int:
+    """63 bits from the parts, the same everywhere and for ever. (1, "2") and ("1", 2) differ."""
+    text = json.dumps(parts, separators=(",", ":"), ensure_ascii=True)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def draw(
+    seed: int,
+    step: int,
+    rows: Sequence[int],
+    *,
+    length: int,
+    width: int,
+    objective: ObjectiveConfig,
+    device: torch.device | str = "cpu",
+) -> Draws:
+    """The numbers of one training step for the given rows (their numbers in the data set)."""
+    uniform_BU, normal_BN = _row_numbers([seed_of("train", seed, step, row) for row in rows], 5, 1 + length)
+    noise_BLD = _noise([seed_of("noise", seed, step, row) for row in rows], length, width, device)
+    decode_t_BL = logit_normal(normal_BN[:, 1:], objective.decode_time_mean, objective.decode_time_std)
+    t_B = times(
+        normal_BN[:, 0],
+        uniform_BU[:, 1],
+        objective.time_schedule,
+        mean=objective.time_mean,
+        std=objective.time_std,
+    )
+    return Draws(
+        decode_B=uniform_BU[:, 0] < objective.decode_share,
+        t_B=t_B.to(device),
+        noise_BLD=noise_BLD,
+        guidance_B=_guidance(uniform_BU[:, 2], objective).to(device),
+        coin_B=uniform_BU[:, 3] < objective.self_condition,
+        decode_t_BL=decode_t_BL.to(device),
+        decode_noise_BLD=noise_BLD,
+        drop_B=uniform_BU[:, 4] < objective.condition_dropout,
+        dropout_seed=seed_of("dropout", seed, step, *rows),
+    )
+
+
+def draw_distillation(
+    seed: int,
+    step: int,
+    rows: Sequence[int],
+    *,
+    length: int,
+    width: int,
+    objective: ObjectiveConfig,
+    distillation: DistillConfig,
+    device: torch.device | str = "cpu",
+) -> DistillDraws:
+    """The numbers of one distillation step: a span of the path per row and the teacher's times inside it."""
+    inner = distillation.teacher_steps - 1
+    seeds = [seed_of("distill", seed, step, row) for row in rows]
+    uniform_BU, normal_BN = _row_numbers(seeds, 4 + inner, 1 + inner + length)
+    noise_BLD = _noise([seed_of("distill noise", seed, step, row) for row in rows], length, width, device)
+    decode_B = uniform_BU[:, 0] < objective.decode_share
+    mean, std = objective.time_mean, objective.time_std
+    place_B = times(normal_BN[:, 0], uniform_BU[:, 1], distillation.student_schedule, mean=mean, std=std)
+    place_BI = times(
+        normal_BN[:, 1 : 1 + inner], uniform_BU[:, 4:], distillation.teacher_schedule, mean=mean, std=std
+    )
+    start_B, end_B, teacher_BS = student_span(place_B, place_BI, decode_B, span=distillation.span)
+    decode_t_BL = logit_normal(
+        normal_BN[:, 1 + inner :], objective.decode_time_mean, objective.decode_time_std
+    )
+    return DistillDraws(
+        decode_B=decode_B,
+        start_t_B=start_B.to(device),
+        end_t_B=end_B.to(device),
+        teacher_t_BS=teacher_BS.to(device),
+        noise_BLD=noise_BLD,
+        guidance_B=_guidance(uniform_BU[:, 2], objective).to(device),
+        coin_B=uniform_BU[:, 3] < objective.self_condition,
+        decode_t_BL=decode_t_BL.to(device),
+        decode_noise_BLD=noise_BLD,
+    )
+
+
+def draw_samples(
+    seed: int,
+    samples: Sequence[int],
+    *,
+    length: int,
+    width: int,
+    config: SamplerConfig,
+    device: torch.device | str = "cpu",
+) -> SampleDraws:
+    """The numbers of the given samples (their indices). Sixteen neighbours, 0–15, 16–31, …, share one time
+    grid, whatever batch they are computed in."""
+    starts = [seed_of("start", seed, sample) for sample in samples]
+    grids = [seed_of("grid", seed, sample // GRID_ROWS) for sample in samples]
+    _, normal_BN = _row_numbers(grids, 0, config.steps - 1)
+
+    def noise(step: int) -> Tensor:
+        return _noise([seed_of("step", seed, sample, step) for sample in samples], length, width, device)
+
+    return SampleDraws(
+        start_BLD=_noise(starts, length, width, device),
+        times_BS=time_grid(normal_BN, config).to(device),
+        noise=noise,
+    )
+
+
+def student_span(
+    place_B: Tensor, place_BI: Tensor, decode_B: Tensor, *, span: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Start and end of the student's step and the teacher's times, (B,), (B,), (B, S), from where each lies
+    between 0 and 1. Decode rows stand at 1."""
+    start_B = place_B * (1.0 - span)
+    end_B = start_B + span
+    inner_BI = place_BI.sort(dim=-1).values
+    teacher_BS = torch.cat(
+        [start_B[:, None], start_B[:, None] + inner_BI * (end_B - start_B)[:, None], end_B[:, None]], dim=-1
+    )
+    one_B = torch.ones_like(start_B)
+    decode_B = decode_B.to(start_B.device)
+    return (
+        torch.where(decode_B, one_B, start_B),
+        torch.where(decode_B, one_B, end_B),
+        torch.where(decode_B[:, None], torch.ones_like(teacher_BS), teacher_BS),
+    )
+
+
+def _guidance(uniform_B: Tensor, objective: ObjectiveConfig) -> Tensor:
+    return guidance_scale(
+        uniform_B, objective.guidance_low, objective.guidance_high, law=objective.guidance_law
+    )
+
+
+def _row_numbers(seeds: Sequence[int], uniforms: int, normals: int) -> tuple[Tensor, Tensor]:
+    """(B, uniforms) and (B, normals) on the CPU, each row from its own seed."""
+    uniform_BU, normal_BN = torch.empty(len(seeds), uniforms), torch.empty(len(seeds), normals)
+    generator = torch.Generator()
+    for row, seed in enumerate(seeds):
+        generator.manual_seed(seed)
+        uniform_BU[row].uniform_(generator=generator)
+        normal_BN[row].normal_(generator=generator)
+    return uniform_BU, normal_BN
+
+
+def _noise(seeds: Sequence[int], length: int, width: int, device: torch.device | str) -> Tensor:
+    """(B, L, D) unit normals on the device, each row from its own seed."""
+    noise_BLD = torch.empty(len(seeds), length, width, device=device)
+    generator = torch.Generator(device)
+    for row, seed in enumerate(seeds):
+        generator.manual_seed(seed)
+        noise_BLD[row].normal_(generator=generator)
+    return noise_BLD
