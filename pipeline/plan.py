@@ -18,7 +18,8 @@ from elf.pipeline.stage import Compute, StageSpec
 class Step:
     """One named instance of a stage. ``inputs`` maps the stage's roles to names of other steps.
 
-    ``prefix`` is where its section stands in the configuration, for messages: ``train``, ``sample.0``.
+    ``prefix`` is where its section stands in the configuration (``train``, ``sample.0``), and ``places`` where
+    single fields of it stand if elsewhere; messages name settings by these.
     """
 
     name: str
@@ -27,6 +28,14 @@ class Step:
     inputs: Mapping[str, str] = field(default_factory=dict[str, str])
     compute: Compute = field(default_factory=Compute)
     prefix: str = ""
+    places: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def place_of(self, path: str) -> str:
+        """Where the field ``path`` of this step's section stands in the configuration."""
+        first, dot, rest = path.partition(".")
+        if first in self.places:
+            return self.places[first] + dot + rest
+        return f"{self.prefix}.{path}" if self.prefix else path
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,11 @@
 """How a stage tells people where it is; the stage knows nothing about terminals or servers."""
 
-import json
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, Protocol
-
-MARK = "@progress "
 
 
 class Bar(Protocol):
@@ -26,16 +23,11 @@ class Progress(Protocol):
         """Say one sentence to the person watching; it also goes to the stage's log."""
         ...
 
-    def bar(self, label: str, total: float | None, *, unit: str = "", done: float = 0) -> "BarContext":
+    def bar(
+        self, label: str, total: float | None, *, unit: str = "", done: float = 0
+    ) -> AbstractContextManager[Bar]:
         """Open a bar over ``total`` units, of which ``done`` were finished by an earlier run."""
         ...
-
-
-class BarContext(Protocol):
-    """A context manager that yields a bar."""
-
-    def __enter__(self) -> Bar: ...
-    def __exit__(self, *exc: object) -> bool | None: ...
 
 
 def figures(shown: dict[str, float | str]) -> str:
@@ -87,50 +79,10 @@ class LineProgress:
         self.write(line)
 
     @contextmanager
-    def bar(self, label: str, total: float | None, *, unit: str = "", done: float = 0) -> Iterator[Bar]:
+    def bar(self, label: str, total: float | None, *, unit: str = "", done: float = 0) -> Generator[Bar]:
         bar = _LineBar(self, label, total, unit, done)
         yield bar
         bar.say()
-
-
-class _ChildBar:
-    def __init__(self, label: str) -> None:
-        self.label = label
-        self.pending = 0.0
-        self.shown: dict[str, float | str] = {}
-        self.said = 0.0
-
-    def advance(self, amount: float = 1, **shown: float | str) -> None:
-        self.pending += amount
-        self.shown |= shown
-        if time.monotonic() - self.said >= 0.2:
-            self.flush()
-
-    def flush(self) -> None:
-        emit({"advance": self.label, "by": self.pending, "shown": self.shown})
-        self.pending, self.said = 0.0, time.monotonic()
-
-
-def emit(event: dict[str, object]) -> None:
-    """Print one progress event for the parent process that tails this child's log."""
-    print(MARK + json.dumps(event), flush=True)
-
-
-class ChildProgress:
-    """What a child process reports with: events on its standard output, which the parent replays."""
-
-    def note(self, line: str) -> None:
-        emit({"note": line})
-
-    @contextmanager
-    def bar(self, label: str, total: float | None, *, unit: str = "", done: float = 0) -> Iterator[Bar]:
-        emit({"open": label, "total": total, "unit": unit, "done": done})
-        bar = _ChildBar(label)
-        try:
-            yield bar
-        finally:
-            bar.flush()
-            emit({"close": label})
 
 
 class LoggedProgress:
@@ -150,7 +102,7 @@ class LoggedProgress:
         self.shown.note(line)
 
     @contextmanager
-    def bar(self, label: str, total: float | None, *, unit: str = "", done: float = 0) -> Iterator[Bar]:
+    def bar(self, label: str, total: float | None, *, unit: str = "", done: float = 0) -> Generator[Bar]:
         began = time.monotonic()
         self.record(f"{label}: {done:g} of {total} {unit}".rstrip())
         with self.shown.bar(label, total, unit=unit, done=done) as bar:

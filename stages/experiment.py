@@ -94,10 +94,16 @@ class _Builder:
         self.steps: dict[str, Step] = {}
 
     def add(
-        self, name: str, spec: StageSpec[Any], section: Section, inputs: Mapping[str, str], prefix: str
+        self,
+        name: str,
+        spec: StageSpec[Any],
+        section: Section,
+        inputs: Mapping[str, str],
+        prefix: str,
+        **places: str,
     ) -> str:
         compute: Compute = getattr(self.experiment.compute, spec.name)
-        self.steps[name] = Step(name, spec, section, dict(inputs), compute, prefix)
+        self.steps[name] = Step(name, spec, section, dict(inputs), compute, prefix, places)
         return name
 
     def fetch(self, name: str, asset: Asset, prefix: str) -> str:
@@ -144,7 +150,15 @@ class _Builder:
             section = TokenizeStep(
                 data=source, tokenize=rule, split=split, holdout=data.holdout if shared else 0.0
             )
-            tokens = self.add(_of("tokenize", split), TOKENIZE, section, inputs, "")
+            tokens = self.add(
+                _of("tokenize", split),
+                TOKENIZE,
+                section,
+                inputs,
+                "",
+                data=f"data.{split}",
+                holdout="data.holdout",
+            )
             made[split] = (tokens, _of("encode", split))
         encoder = self.encoder()
         for tokens, latents in made.values():

@@ -1,0 +1,133 @@
+"""Runs a stage in a child of ``accelerate launch``: supervised, logged to a file, its progress replayed.
+
+The child's output goes to ``aux/log.txt``, a file, so that it outlives us without a broken pipe. The supervisor
+between us and the child ends every descendant when we are cancelled, interrupted or killed, and keeps the
+lease's lock until the last one is gone.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from elf.cache.files import write_atomic
+from elf.cache.manifest import JSON
+from elf.pipeline.errors import Failed
+from elf.pipeline.replay import Replay
+from elf.pipeline.section import Section
+from elf.pipeline.stage import Compute, StageContext, StageSpec
+
+GRACE = 25.0
+"""Seconds between SIGTERM and SIGKILL; below Prefect's 30."""
+POLL = 0.1
+KEEP_FREED = {
+    "MALLOC_MMAP_THRESHOLD_": str(8 * 2**30),
+    "MALLOC_TRIM_THRESHOLD_": str(16 * 2**30),
+}
+"""glibc: reuse big buffers instead of handing them back to the kernel after every step."""
+
+
+def run_child(
+    spec: StageSpec[Any], section: Section, context: StageContext, *, lock: int
+) -> Mapping[str, JSON]:
+    """Run the stage in child processes and return the facts that rank 0 wrote.
+
+    ``lock`` is the lease's file descriptor, kept open by the supervisor. Raises Failed with the child's own
+    words, and the place of its log.
+    """
+    log, events = context.aux / "log.txt", context.aux / "events.jsonl"
+    facts, failure = context.aux / "facts.json", context.aux / "failure.json"
+    for leftover in (events, facts, failure):
+        leftover.unlink(missing_ok=True)
+    job = context.aux / "job.json"
+    write_atomic(job, json.dumps(_job(spec, section, context, events), indent=1))
+    code = _supervised(_command(spec, context.compute, job), context, log, events, lock)
+    if failure.exists():
+        raise Failed(json.loads(failure.read_text())["text"])
+    if code != 0 or not facts.exists():
+        last = _last_words(log)
+        raise Failed(f"The {spec.name} process ended with exit code {code}{last}. Its whole log is {log}.")
+    found = cast("dict[str, JSON]", json.loads(facts.read_text()))
+    for done in (events, facts, job):
+        done.unlink()
+    return found
+
+
+def _job(spec: StageSpec[Any], section: Section, context: StageContext, events: Path) -> dict[str, Any]:
+    kind = type(section)
+    return {
+        "entry": spec.entry,
+        "section_type": f"{kind.__module__}:{kind.__qualname__}",
+        "section": section.model_dump(mode="json"),
+        "out": str(context.out),
+        "inputs": {role: str(artifact.path) for role, artifact in context.inputs.items()},
+        "compute": context.compute.model_dump(mode="json"),
+        "events": str(events),
+    }
+
+
+def _command(spec: StageSpec[Any], compute: Compute, job: Path) -> list[str]:
+    launch = [sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch"]
+    if compute.accelerate_config is not None:
+        launch += ["--config_file", compute.accelerate_config]
+    else:
+        launch += ["--num_processes", str(compute.processes), "--num_machines", "1"]
+        launch += ["--mixed_precision", "no", "--dynamo_backend", "no"]
+        if compute.processes > 1:
+            launch += ["--multi_gpu"]
+        elif compute.device == "cpu":
+            launch += ["--cpu"]
+    return [*launch, "-m", spec.worker, str(job)]
+
+
+def _environment(compute: Compute) -> dict[str, str]:
+    threads = compute.threads or max(1, len(os.sched_getaffinity(0)) // compute.processes)
+    extra = {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
+    if compute.device == "cpu":
+        extra["ACCELERATE_USE_CPU"] = "true"
+    return {**os.environ, **KEEP_FREED, **extra}
+
+
+def _supervised(command: list[str], context: StageContext, log: Path, events: Path, lock: int) -> int:
+    supervisor = [sys.executable, "-m", "elf.pipeline.supervise", str(os.getpid()), str(GRACE)]
+    replay = Replay(events, context.progress)
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [*supervisor, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=_environment(context.compute),
+            start_new_session=True,
+            pass_fds=(lock,),
+        )
+    try:
+        while (code := process.poll()) is None:
+            replay.poll()
+            time.sleep(POLL)
+        return code
+    finally:
+        _end(process)
+        replay.close()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Have the supervisor end everything below it; it does so within its own grace period."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(GRACE + 5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _last_words(log: Path) -> str:
+    """The last line of the log that says something, as a clause."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()[-40:] if line.strip()]
+    telling = [line for line in lines if "Error" in line and "CalledProcessError" not in line] or lines
+    return f"; its last words: {telling[-1][:300]}" if telling else ""

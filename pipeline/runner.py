@@ -1,0 +1,195 @@
+"""Runs a plan: what is there is taken, what is missing is built, and nothing is built that nobody needs."""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, Protocol
+
+from elf.cache.lease import Holder
+from elf.cache.manifest import JSON, Manifest, merkle_root, short
+from elf.cache.records import records
+from elf.cache.store import Artifact, Building, Store
+from elf.pipeline import provenance
+from elf.pipeline.errors import Failed
+from elf.pipeline.launch import run_child
+from elf.pipeline.plan import Plan, Planned
+from elf.pipeline.progress import LoggedProgress, Progress
+from elf.pipeline.stage import Launch, StageContext
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one step. ``compared`` is set only for a forced rebuild of something that existed."""
+
+    planned: Planned
+    artifact: Artifact
+    reused: bool
+    seconds: float
+    compared: Literal["identical", "differs"] | None = None
+
+
+class Watcher(Protocol):
+    """Told what happens to each step, in order."""
+
+    def on_hit(self, planned: Planned, artifact: Artifact) -> None: ...
+    def on_wait(self, planned: Planned, holder: Holder | None) -> None: ...
+    def on_start(self, planned: Planned) -> None: ...
+    def on_done(self, planned: Planned, outcome: Outcome) -> None: ...
+
+
+def materialise(
+    plan: Plan,
+    store: Store,
+    *,
+    watch: Watcher,
+    progress: Progress,
+    only: str | None = None,
+    until: str | None = None,
+    force: frozenset[str] = frozenset(),
+) -> dict[str, Outcome]:
+    """Bring the wanted steps into being, inputs first.
+
+    ``only`` and ``force`` name a stage or a step; ``only`` builds nothing upstream; ``until`` stops there.
+    Returns what was built or reused, by step name; steps that were not needed are absent.
+    """
+    done: dict[str, Outcome] = {}
+    for name in needed(plan, store, only=only, until=until, force=force):
+        forced = name in _selected(plan, force)
+        done[name] = build_step(plan, name, store, watch=watch, progress=progress, force=forced)
+    return done
+
+
+def needed(
+    plan: Plan,
+    store: Store,
+    *,
+    only: str | None = None,
+    until: str | None = None,
+    force: frozenset[str] = frozenset(),
+) -> tuple[str, ...]:
+    """Names of the steps to visit, inputs first: targets, forced ones, and what must be built for them.
+
+    A finished artifact is visited as a reuse where it is a target or an input of something built; what lies
+    upstream of it only if it is there, so that a run can name all it rests on.
+    """
+    if only is not None:
+        return plan.select(only)
+    targets = plan.select(until) if until is not None else plan.leaves()
+    forced = _selected(plan, force) & set(plan.upstream(targets))
+    there = {planned.step.name: store.find(planned.step.spec.name, planned.key) is not None for planned in plan}
+    must = {*targets, *forced}
+    for name in reversed(plan.names()):
+        if name in forced or (name in must and not there[name]):
+            must.update(plan[name].step.inputs.values())
+    linked = {name for name in plan.upstream(must) if there[name]}
+    return tuple(name for name in plan.names() if name in must | linked)
+
+
+def build_step(
+    plan: Plan, name: str, store: Store, *, watch: Watcher, progress: Progress, force: bool = False
+) -> Outcome:
+    """One step: reuse the finished artifact, or wait for whoever builds it, or build it.
+
+    Raises Failed when an input is missing or the stage fails; the half-built folder stays for the next run.
+    """
+    planned = plan[name]
+    stage, key = planned.step.spec.name, planned.key
+    began = time.monotonic()
+    found = store.find(stage, key)
+    if found is not None and not force:
+        return _hit(planned, found, began, watch)
+    inputs = _inputs(plan, planned, store)
+    if found is not None:
+        with store.rebuilding(stage, key) as building:
+            manifest = _build(planned, inputs, building, watch, progress)
+            replaced = store.replace(building, manifest)
+        outcome = Outcome(planned, replaced.artifact, False, time.monotonic() - began)
+        if replaced.identical is not None:
+            outcome = replace(outcome, compared="identical" if replaced.identical else "differs")
+    else:
+        with store.building(stage, key, on_wait=lambda holder: watch.on_wait(planned, holder)) as building:
+            meanwhile = store.find(stage, key)
+            if meanwhile is not None:
+                return _hit(planned, meanwhile, began, watch)
+            manifest = _build(planned, inputs, building, watch, progress)
+            outcome = Outcome(planned, store.commit(building, manifest), False, time.monotonic() - began)
+    watch.on_done(planned, outcome)
+    return outcome
+
+
+def _hit(planned: Planned, found: Artifact, began: float, watch: Watcher) -> Outcome:
+    watch.on_hit(planned, found)
+    return Outcome(planned, found, True, time.monotonic() - began)
+
+
+def _selected(plan: Plan, names: frozenset[str]) -> set[str]:
+    return {step for name in names for step in plan.select(name)}
+
+
+def _inputs(plan: Plan, planned: Planned, store: Store) -> dict[str, Artifact]:
+    found: dict[str, Artifact] = {}
+    for role, source in planned.step.inputs.items():
+        upstream = plan[source]
+        artifact = store.find(upstream.step.spec.name, upstream.key)
+        if artifact is None:
+            raise Failed(
+                f"Step '{planned.step.name}' needs '{source}' ({upstream.step.spec.name} {short(upstream.key)}) as "
+                f"its {role}, and {store.root} does not hold it. Build it first with --until {source}, or leave "
+                "out --only."
+            )
+        found[role] = artifact
+    return found
+
+
+def _build(
+    planned: Planned, inputs: Mapping[str, Artifact], building: Building, watch: Watcher, progress: Progress
+) -> Manifest:
+    """Run the stage in its private folder and describe the result."""
+    watch.on_start(planned)
+    began, started = time.monotonic(), provenance.now()
+    step = planned.step
+    aux = building.path / "aux"
+    aux.mkdir(exist_ok=True)
+    logged = LoggedProgress(progress, aux / "log.txt")
+    context = StageContext(out=building.path, inputs=inputs, compute=step.compute, progress=logged)
+    logged.record(f"{step.name}: {step.spec.name} {planned.key} begins")
+    try:
+        if step.spec.launch is Launch.ACCELERATE:
+            facts = run_child(step.spec, step.section, context, lock=building.fd)
+        else:
+            facts = step.spec.resolve()(step.section, context)
+    except BaseException as error:
+        logged.record(f"{step.name}: {type(error).__name__}: {error}")
+        raise
+    logged.record(f"{step.name}: done")
+    return _manifest(planned, building.path, _plain(facts, step.name), began, started)
+
+
+def _manifest(
+    planned: Planned, path: Path, facts: Mapping[str, JSON], began: float, started: provenance.datetime
+) -> Manifest:
+    step = planned.step
+    found = records(path)
+    return Manifest(
+        stage=step.spec.name,
+        version=step.spec.version,
+        fingerprint=planned.key,
+        identity=planned.payload["identity"],  # type: ignore[arg-type]  # a mapping by construction
+        config=step.section.model_dump(mode="json"),
+        inputs=planned.input_keys,
+        content=merkle_root(found.files),
+        files=found.files,
+        aux=found.aux,
+        facts=facts,
+        provenance=provenance.record(began=began, started=started),
+    )
+
+
+def _plain(facts: Mapping[str, JSON], name: str) -> Mapping[str, JSON]:
+    """The facts as JSON gives them back, so that what is stored is what was said."""
+    try:
+        return json.loads(json.dumps(facts, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise Failed(f"Step '{name}' reported a fact that is not plain, finite data: {error}.") from error
