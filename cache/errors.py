@@ -1,7 +1,5 @@
 """What can go wrong with bytes on disk. Each message is one paragraph: what, where, and the cure."""
 
-# ruff: noqa: N818 (Damaged says it better than DamagedError)
-
 
 class CacheError(Exception):
     """Anything the cache refuses; the text is meant for the person at the terminal."""

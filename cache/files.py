@@ -7,10 +7,15 @@ import uuid
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import google_crc32c
 import xxhash
 
 from elf.cache.errors import Unwritable
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 TEMPORARY = ".tmp-"
 _BLOCK = 1 << 22
@@ -102,6 +107,11 @@ def digest_file(path: Path) -> str:
         while count := file.readinto(buffer):
             state.update(buffer[:count])
     return f"xxh3:{state.hexdigest()}"
+
+
+def crc32c(raw: "bytes | npt.NDArray[Any]") -> int:
+    """CRC-32C (Castagnoli) of bytes or of a C-contiguous array."""
+    return google_crc32c.value(raw)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
 def is_stray(name: str) -> bool:
