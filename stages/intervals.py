@@ -1,0 +1,103 @@
+"""A score with its uncertainty, two kinds that must not be mistaken for each other.
+
+Every score here is a ratio Σ numerator / Σ denominator over the texts of one seed (a mean is the ratio whose
+denominators are 1), for Gen-PPL its exponential. The reported value is the mean of the seeds' scores.
+
+* SE_seed: standard deviation (n − 1) of the seeds' scores over √seeds: what another seed of the same size would
+  change. Absent with fewer than two seeds.
+* SE_item: the same texts being a draw from all texts: linearised variance of the ratio per seed, seeds combined
+  as an average of independent values.
+* interval: 2.5 and 97.5 percentiles of 1,000 bootstrap draws of texts within each seed, fixed random numbers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+DRAWS = 1000
+FEW = 200
+"""Fewer texts than this are too few for a number to be quoted without a warning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """Texts of one seed: numerators and denominators, float64 of one shape (n,)."""
+
+    over: NDArray[np.float64]
+    under: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A score; `n` texts with something to count in `seeds` seeds, `weight` the sum of denominators."""
+
+    value: float
+    se_seed: float | None
+    se_item: float | None
+    interval: tuple[float, float] | None
+    n: int
+    seeds: int
+    weight: float
+
+
+def estimate(groups: Sequence[Items], *, exponential: bool = False) -> Estimate | None:
+    """The score of `groups`, one per seed; None where no text of any seed has anything to count.
+
+    Seeds without anything to count are left out: they have no score. `exponential` reports exp(ratio).
+    """
+    counted = [_counted(group) for group in groups]
+    kept = [group for group in counted if group.under.size]
+    if not kept:
+        return None
+    values = [_value(group.over.sum() / group.under.sum(), exponential) for group in kept]
+    errors = [_item_error(group, exponential) for group in kept]
+    known = [error for error in errors if error is not None]
+    return Estimate(
+        value=float(np.mean(values)),
+        se_seed=standard_error(values),
+        se_item=float(np.sqrt(np.square(known).sum()) / len(kept)) if len(known) == len(kept) else None,
+        interval=_bootstrap(kept, exponential) if len(known) == len(kept) else None,
+        n=sum(group.under.size for group in kept),
+        seeds=len(kept),
+        weight=float(sum(group.under.sum() for group in kept)),
+    )
+
+
+def standard_error(values: Sequence[float]) -> float | None:
+    """Standard deviation (n − 1) over √n; None for fewer than two values."""
+    if len(values) < 2:
+        return None
+    return float(np.std(values, ddof=1) / np.sqrt(len(values)))
+
+
+def _counted(group: Items) -> Items:
+    keep = group.under > 0
+    return Items(group.over[keep], group.under[keep])
+
+
+def _value(ratio: float, exponential: bool) -> float:
+    return float(np.exp(ratio) if exponential else ratio)
+
+
+def _item_error(group: Items, exponential: bool) -> float | None:
+    n = group.under.size
+    if n < 2:
+        return None
+    total = group.under.sum()
+    ratio = group.over.sum() / total
+    spread = np.sqrt(n / (n - 1) * np.square(group.over - ratio * group.under).sum()) / total
+    return float(spread * np.exp(ratio) if exponential else spread)
+
+
+def _bootstrap(groups: Sequence[Items], exponential: bool) -> tuple[float, float]:
+    random = np.random.Generator(np.random.PCG64(0))
+    sums = np.zeros(DRAWS)
+    for group in groups:
+        n = group.under.size
+        times = random.multinomial(n, np.full(n, 1.0 / n), size=DRAWS).astype(np.float64)
+        ratio = (times @ group.over) / (times @ group.under)
+        sums += np.exp(ratio) if exponential else ratio
+    low, high = np.percentile(sums / len(groups), [2.5, 97.5])
+    return float(low), float(high)

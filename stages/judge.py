@@ -1,0 +1,173 @@
+"""The judge: a causal language model that says how surprising a text is.
+
+Protocol, per text (spec of Gen-PPL in MDLM and ELF): the text is tokenised by the judge's own tokenizer as that
+tokenizer does by default, cut to the first `window` tokens, and read once from left to right, nothing put in front.
+
+* first token: no NLL, since nothing precedes it (a one-token text counts nothing);
+* end mark: nothing is appended; of end marks that stand in the text the first counts once, later ones never;
+* every other token counts once.
+
+Gen-PPL = exp(Σ NLL / Σ counted tokens). The authors' program pads to the longest text of a batch with the end mark
+and counts the first of those, so there a text's score depends on its neighbours; here it does not.
+Entropy is that of the same token ids, end marks included, nats.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from elf.pipeline.errors import Failed, Misconfigured
+from elf.stages.textstats import unigram_entropy
+
+TOKENS_PER_CALL = 2048
+"""Padded tokens of one call when no batch is asked for: keeps logits under half a gigabyte on a CPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A text under the judge. `nll` is the sum over `counted` tokens, nats; `entropy` None without any token."""
+
+    nll: float
+    counted: int
+    tokens: int
+    entropy: float | None
+    truncated: bool
+    end_marks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Judge ids of one text, cut to the window, and whether anything was cut off."""
+
+    ids: tuple[int, ...]
+    truncated: bool
+
+
+class Judge:
+    """A causal LM and its tokenizer, in one precision on one device."""
+
+    def __init__(self, model: Any, tokenizer: Any, *, window: int, end_ids: frozenset[int]) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.window = window
+        self.end_ids = end_ids
+
+    def tokenize(self, texts: Sequence[str]) -> list[Tokens]:
+        """Judge ids of each text; an empty text has none."""
+        if not texts:
+            return []
+        every = self.tokenizer(list(texts), return_attention_mask=False, verbose=False)["input_ids"]
+        return [Tokens(tuple(ids[: self.window]), len(ids) > self.window) for ids in every]
+
+    def score(self, batch: Sequence[Tokens]) -> list[Judged]:
+        """Score texts in one call; the result of each does not depend on the others (float32: 1e-6 relative)."""
+        nlls = self.token_nlls([text.ids for text in batch])
+        return [self._judged(text, values) for text, values in zip(batch, nlls, strict=True)]
+
+    @torch.inference_mode()
+    def token_nlls(self, batch: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+        """NLL of every token but the first, per text: float32 (len − 1,), on the CPU."""
+        longest = max((len(ids) for ids in batch), default=0)
+        if longest < 2:
+            return [torch.empty(0) for _ in batch]
+        device = self.model.device
+        ids_BL = torch.zeros(len(batch), longest, dtype=torch.long)
+        mask_BL = torch.zeros(len(batch), longest, dtype=torch.long)
+        for row, ids in enumerate(batch):
+            ids_BL[row, : len(ids)] = torch.tensor(ids, dtype=torch.long)
+            mask_BL[row, : max(len(ids), 1)] = 1  # a wholly masked row has no softmax
+        ids_BL, mask_BL = ids_BL.to(device), mask_BL.to(device)
+        logits_BLV = self.model(input_ids=ids_BL, attention_mask=mask_BL, use_cache=False).logits
+        return [
+            F.cross_entropy(
+                logits_BLV[row, : len(ids) - 1].float(), ids_BL[row, 1 : len(ids)], reduction="none"
+            ).cpu()
+            if len(ids) > 1
+            else torch.empty(0)
+            for row, ids in enumerate(batch)
+        ]
+
+    def _judged(self, text: Tokens, nlls: torch.Tensor) -> Judged:
+        counts = torch.tensor(counted_tokens(text.ids, self.end_ids)[1:], dtype=torch.float64)
+        return Judged(
+            nll=float((nlls.double() * counts).sum()),
+            counted=int(counts.sum()),
+            tokens=len(text.ids),
+            entropy=unigram_entropy(text.ids),
+            truncated=text.truncated,
+            end_marks=sum(token in self.end_ids for token in text.ids),
+        )
+
+
+def counted_tokens(ids: Sequence[int], end_ids: frozenset[int]) -> list[bool]:
+    """Per token whether it counts by the rule of end marks; the first token's place is the caller's to skip."""
+    ended = False
+    counted: list[bool] = []
+    for token in ids:
+        end = token in end_ids
+        counted.append(not end or not ended)
+        ended = ended or end
+    return counted
+
+
+def load_judge(folder: Path, *, window: int, precision: str, device: str) -> Judge:
+    """Load the judge from a model folder, from files only. Raises Failed or Misconfigured in one paragraph."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, local_files_only=True, dtype=getattr(torch, precision)
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise Failed(
+            f"The judge in {folder} cannot be loaded as a causal language model with its tokenizer: "
+            f"{str(error).strip().splitlines()[0]} The asset must hold config.json, weights and a tokenizer."
+        ) from error
+    longest = _longest_window(model.config)
+    if longest is not None and window > longest:
+        raise Misconfigured(
+            f"evaluate.judge.window is {window}, but the judge in {folder} reads {longest} tokens at most; "
+            f"set evaluate.judge.window to {longest} or less."
+        )
+    return Judge(model.to(device).eval(), tokenizer, window=window, end_ids=_end_ids(model, tokenizer))
+
+
+def _longest_window(config: Any) -> int | None:
+    plain = config.to_dict()
+    return next((plain[name] for name in ("max_position_embeddings", "n_positions") if plain.get(name)), None)
+
+
+def _end_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    """The tokenizer's end mark; the model's own where the tokenizer names none."""
+    if tokenizer.eos_token_id is not None:
+        return frozenset({int(tokenizer.eos_token_id)})
+    declared = model.config.eos_token_id
+    if declared is None:
+        return frozenset()
+    return frozenset(declared if isinstance(declared, list) else [declared])
+
+
+def plan_batches(lengths: Sequence[int], *, rows: int | None) -> list[list[int]]:
+    """Positions of texts to score together, longest first, so that little is padded.
+
+    At most `rows` texts a batch where given; otherwise as many as fit TOKENS_PER_CALL padded tokens. Texts with
+    fewer than two tokens need no call and come last, together.
+    """
+    order = sorted((i for i, length in enumerate(lengths) if length > 1), key=lambda i: (-lengths[i], i))
+    batches = list(_filled(order, lengths, rows))
+    silent = [i for i, length in enumerate(lengths) if length <= 1]
+    return [*batches, silent] if silent else batches
+
+
+def _filled(order: Sequence[int], lengths: Sequence[int], rows: int | None) -> Iterator[list[int]]:
+    first = 0
+    while first < len(order):
+        size = rows if rows is not None else max(1, TOKENS_PER_CALL // lengths[order[first]])
+        yield list(order[first : first + size])
+        first += size
+

@@ -1,0 +1,192 @@
+"""From what is known of each text to the scores of a set of texts, with their guards.
+
+A Gen-PPL alone says nothing (sixty-four copies of one good sentence score well), so the scores come as one
+object: perplexity, entropies, distinct-n, repeats, copies, empties, duplicates, the counts behind them, the
+warnings, and the reasons for which the set is degenerate, if it is.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from elf.cache.manifest import JSON
+from elf.stages.intervals import FEW, Estimate, Items, estimate, standard_error
+from elf.stages.judge import Judged
+from elf.stages.texts import Text
+from elf.stages.textstats import count_repeats, distinct, find_duplicates, unigram_entropy, words_of
+
+WORST_PPL = 300.0
+"""A Gen-PPL above this is noise under any judge."""
+REPEAT_SIZE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Everything counted in one text; `judged` is None without a judge."""
+
+    text: Text
+    words: tuple[str, ...]
+    repeated: tuple[int, int]
+    copied: tuple[int, int]
+    duplicate: bool
+    entropy_ids: float | None
+    judged: Judged | None
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """Entropy (nats, judge's ids or, without a judge, the run's own) below which a set is degenerate."""
+
+    value: float
+    origin: str
+
+
+def measure(
+    texts: Sequence[Text], copied: Sequence[tuple[int, int]], judged: Sequence[Judged] | None
+) -> list[Measured]:
+    """Put together what is known per text, in the order of `texts`."""
+    words = [tuple(words_of(text.text)) for text in texts]
+    duplicates = find_duplicates(text.text for text in texts)
+    return [
+        Measured(
+            text=text,
+            words=words[i],
+            repeated=count_repeats(words[i], REPEAT_SIZE),
+            copied=copied[i],
+            duplicate=duplicates[i],
+            entropy_ids=unigram_entropy(text.ids) if text.ids is not None else None,
+            judged=judged[i] if judged is not None else None,
+        )
+        for i, text in enumerate(texts)
+    ]
+
+
+def score_table(measured: Sequence[Measured], *, copy_ngram: int) -> dict[str, JSON]:
+    """Every score by its name: value, SE_seed, SE_item, interval, n; or value null with the reason."""
+    groups = by_seed(measured)
+    readable = [[m for m in group if not m.text.empty] for group in groups]
+    judged = [[m.judged for m in group if m.judged is not None] for group in readable]
+    without = "no judge was named" if not any(judged) else "no text has a token that counts"
+    ppl = estimate([_items([(j.nll, j.counted) for j in group]) for group in judged], exponential=True)
+    entropy = estimate([_items([(j.entropy, 1) for j in group if j.entropy is not None]) for group in judged])
+    own = estimate(
+        [_items([(m.entropy_ids, 1) for m in g if m.entropy_ids is not None]) for g in readable]
+    )
+    repeats = estimate([_items([m.repeated for m in group]) for group in groups])
+    copies = estimate([_items([m.copied for m in group]) for group in groups])
+    short = "no text has as many words"
+    return {
+        "gen_ppl": _shown(ppl, without, weight="tokens"),
+        "entropy": _shown(entropy, without),
+        "entropy_ids": _shown(own, "the texts came without token ids"),
+        "distinct_1": _distinct(groups, 1),
+        "distinct_2": _distinct(groups, 2),
+        f"repeats_{REPEAT_SIZE}": _shown(repeats, short, weight="ngrams"),
+        f"copy_{copy_ngram}": _shown(copies, short, weight="ngrams"),
+        "empty": _shown(estimate([_items([(m.text.empty, 1) for m in g]) for g in groups]), ""),
+        "duplicates": _shown(estimate([_items([(m.duplicate, 1) for m in g]) for g in groups]), ""),
+    }
+
+
+def counts_of(measured: Sequence[Measured]) -> dict[str, JSON]:
+    """Counts behind the scores; those of the judge are there only with one."""
+    counts: dict[str, JSON] = {
+        "texts": len(measured),
+        "seeds": len(by_seed(measured)),
+        "empty": sum(m.text.empty for m in measured),
+        "duplicates": sum(m.duplicate for m in measured),
+        "words": sum(len(m.words) for m in measured),
+    }
+    judged = [m.judged for m in measured if m.judged is not None and not m.text.empty]
+    if judged:
+        counts |= {
+            "judge_tokens": sum(j.tokens for j in judged),
+            "scored_tokens": sum(j.counted for j in judged),
+            "one_token": sum(j.tokens == 1 for j in judged),
+            "over_window": sum(j.truncated for j in judged),
+            "end_marks": sum(j.end_marks for j in judged),
+        }
+    return counts
+
+
+def find_faults(scores: Mapping[str, JSON], counts: Mapping[str, JSON], floor: Floor | None) -> list[str]:
+    """Reasons for which this set of texts is degenerate: its Gen-PPL must not be read as quality."""
+    faults: list[str] = []
+    name = "entropy" if value_of(scores, "entropy") is not None else "entropy_ids"
+    entropy, ppl = value_of(scores, name), value_of(scores, "gen_ppl")
+    if counts["empty"] == counts["texts"]:
+        faults.append("every text is empty")
+    if entropy is not None and floor is not None and entropy < floor.value:
+        faults.append(f"entropy {entropy:.2f} below {floor.value:.2f} ({floor.origin})")
+    if ppl is not None and ppl > WORST_PPL:
+        faults.append(f"Gen-PPL above {WORST_PPL:.0f}")
+    return faults
+
+
+def find_warnings(scores: Mapping[str, JSON], counts: Mapping[str, JSON]) -> list[str]:
+    """Sentences to print beside the numbers."""
+    texts, duplicates, empty = (counts[name] for name in ("texts", "duplicates", "empty"))
+    assert isinstance(texts, int)
+    warnings: list[str] = []
+    if texts < FEW:
+        warnings.append(f"{texts} texts: fewer than {FEW}, the numbers are rough")
+    if duplicates:
+        warnings.append(f"{duplicates} of {texts} texts repeat an earlier one word for word")
+    if empty:
+        warnings.append(f"{empty} of {texts} texts are empty and have no Gen-PPL or entropy")
+    if counts.get("over_window"):
+        warnings.append(f"{counts['over_window']} texts are longer than the judge's window and scored up to it")
+    return warnings
+
+
+def value_of(scores: Mapping[str, JSON], name: str) -> float | None:
+    """The value of a score; None where it is absent."""
+    score = scores.get(name)
+    assert score is None or isinstance(score, Mapping)
+    value = score["value"] if score else None
+    assert value is None or isinstance(value, int | float)
+    return value
+
+
+def by_seed(measured: Sequence[Measured]) -> list[list[Measured]]:
+    """Texts of each seed, seeds in order."""
+    groups: dict[int, list[Measured]] = {}
+    for item in measured:
+        groups.setdefault(item.text.seed, []).append(item)
+    return [groups[seed] for seed in sorted(groups)]
+
+
+def _items(pairs: Sequence[tuple[float, float]]) -> Items:
+    array = np.array(pairs, dtype=np.float64).reshape(-1, 2)
+    return Items(array[:, 0], array[:, 1])
+
+
+def _distinct(groups: Sequence[Sequence[Measured]], n: int) -> dict[str, JSON]:
+    every = [distinct([m.words for m in group], n) for group in groups]
+    values = [value for value in every if value is not None]
+    if not values:
+        return {"value": None, "reason": "no text has as many words"}
+    # No error over items: drawing texts anew repeats some of them, which itself lowers this score.
+    return {
+        "value": float(np.mean(values)),
+        "se_seed": standard_error(values),
+        "se_item": None,
+        "interval": None,
+        "n": sum(len(group) for group in groups),
+        "seeds": len(values),
+    }
+
+
+def _shown(score: Estimate | None, reason: str, weight: str | None = None) -> dict[str, JSON]:
+    if score is None:
+        return {"value": None, "reason": reason}
+    shown: dict[str, JSON] = {
+        "value": score.value,
+        "se_seed": score.se_seed,
+        "se_item": score.se_item,
+        "interval": list(score.interval) if score.interval is not None else None,
+        "n": score.n,
+        "seeds": score.seeds,
+    }
+    return shown | {weight: int(score.weight)} if weight is not None else shown
