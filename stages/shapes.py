@@ -1,0 +1,28 @@
+"""From the sections of a configuration file to what the model takes; light enough for planning."""
+
+from elf.pipeline.errors import Misconfigured
+from elf.stages.config import Model, Objective
+from elf.stages.model.config import SIZES, ModelConfig, ObjectiveConfig
+
+
+def model_config(model: Model, *, width: int, vocabulary: int, length: int) -> ModelConfig:
+    """The network for latents of ``width`` numbers, rows of ``length`` tokens and ``vocabulary`` head entries.
+
+    ``size`` sets depth, hidden and heads, each of which may be given over it. Raises Misconfigured.
+    """
+    named = None if model.size is None else SIZES[model.size]._asdict()
+    given = model.model_dump(include={"depth", "hidden", "heads"}, exclude_none=True)
+    shape = {**(named or {}), **given}
+    rest = model.model_dump(exclude={"size", "depth", "hidden", "heads"})
+    try:
+        return ModelConfig(width=width, vocabulary=vocabulary, length=length, **shape, **rest)
+    except ValueError as error:
+        raise Misconfigured(f"train.model describes no network: {error}.") from error
+
+
+def objective_config(objective: Objective) -> ObjectiveConfig:
+    """The training objective; raises Misconfigured."""
+    try:
+        return ObjectiveConfig(**objective.model_dump())
+    except ValueError as error:
+        raise Misconfigured(f"train.objective cannot be trained: {error}.") from error

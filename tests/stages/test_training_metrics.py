@@ -1,0 +1,58 @@
+"""The file of losses: cut back on resume, whole at the end."""
+
+from pathlib import Path
+
+import pytest
+
+from elf.pipeline.errors import Failed
+from elf.stages.training_metrics import MetricsFile, read_metrics, summarise
+
+
+def line(step: int) -> dict[str, float]:
+    return {"step": step, "loss": step / 3, "ce": 1.0, "l2": float(step % 2)}
+
+
+def test_a_resumed_file_equals_an_undisturbed_one(tmp_path: Path) -> None:
+    with MetricsFile(tmp_path / "whole.jsonl", keep=0) as whole:
+        for step in range(1, 9):
+            whole.write(line(step))
+    with MetricsFile(tmp_path / "stopped.jsonl", keep=0) as stopped:
+        for step in range(1, 5):
+            stopped.write(line(step))
+        saved = stopped.sync()
+        stopped.write(line(5))
+    with (tmp_path / "stopped.jsonl").open("ab") as file:
+        file.write(b'{"step": 6, "lo')
+    with MetricsFile(tmp_path / "stopped.jsonl", keep=saved) as resumed:
+        for step in range(5, 9):
+            resumed.write(line(step))
+    assert (tmp_path / "stopped.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+    assert [entry["step"] for entry in read_metrics(tmp_path / "stopped.jsonl")] == list(range(1, 9))
+
+
+def test_lost_lines_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text("{}\n")
+    with pytest.raises(Failed, match="holds 3 bytes, but the checkpoint .* was saved when it held 90"):
+        MetricsFile(tmp_path / "metrics.jsonl", keep=90)
+    assert (tmp_path / "metrics.jsonl").read_text() == "{}\n"
+
+
+def test_a_number_that_is_not_finite_is_refused(tmp_path: Path) -> None:
+    with (
+        MetricsFile(tmp_path / "metrics.jsonl", keep=0) as metrics,
+        pytest.raises(ValueError, match="not JSON compliant"),
+    ):
+        metrics.write({"loss": float("nan")})
+
+
+@pytest.mark.parametrize(("last", "loss"), [(1, 8 / 3), (2, 7.5 / 3), (50, 4.5 / 3)])
+def test_summary_is_of_the_last_steps(tmp_path: Path, last: int, loss: float) -> None:
+    with MetricsFile(tmp_path / "metrics.jsonl", keep=0) as metrics:
+        for step in range(1, 9):
+            metrics.write(line(step))
+            if step % 4 == 0:
+                metrics.write({"step": step, "heldout_loss": step / 2})
+    facts = summarise(tmp_path / "metrics.jsonl", last=last)
+    assert facts["loss"] == pytest.approx(loss)
+    assert facts["heldout"] == {"step": 8, "heldout_loss": 4.0}
+    assert facts["last_steps"] == min(last, 8)
