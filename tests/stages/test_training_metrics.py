@@ -32,7 +32,7 @@ def test_a_resumed_file_equals_an_undisturbed_one(tmp_path: Path) -> None:
 
 def test_lost_lines_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("{}\n")
-    with pytest.raises(Failed, match="holds 3 bytes, but the checkpoint .* was saved when it held 90"):
+    with pytest.raises(Failed, match=r"holds 3 bytes, but the checkpoint .* was saved when it held 90"):
         MetricsFile(tmp_path / "metrics.jsonl", keep=90)
     assert (tmp_path / "metrics.jsonl").read_text() == "{}\n"
 
