@@ -1,0 +1,195 @@
+"""Tokenizers as the stages use them, and the vocabulary that a model's decode head knows.
+
+Two id spaces: *tokenizer ids*, which all files hold, and *head ids*, positions in the decode head. They are the
+same unless ``tokenize.vocabulary`` is ``used``. Nothing here loads torch or transformers.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from elf.cache.files import write_atomic
+from elf.pipeline.errors import Failed
+
+TOKENIZER_FILE = "tokenizer.json"
+
+
+@dataclass(frozen=True, slots=True)
+class TextTokenizer:
+    """A tokenizer that adds nothing, cuts nothing and pads nothing.
+
+    Special strings in raw text (``</s>`` in a web page) are text: no special id but the unknown one comes out of
+    ``encode``. ``specials`` maps special strings to ids; ``unknown_id`` and ``pad_id`` are None where a tokenizer
+    has none.
+    """
+
+    backend: Tokenizer
+    size: int
+    specials: Mapping[str, int]
+    unknown_id: int | None
+    pad_id: int | None
+
+    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Ids (int32) of each text, without marks at either end.
+
+        Raises Failed where a piece spelt like a special token comes up and there is no unknown id to stand for it.
+        """
+        encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [self._plain(np.asarray(encoding.ids, dtype=np.int32)) for encoding in encodings]
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """Text of ``ids``; special tokens, the unknown one included, leave no trace."""
+        return self.backend.decode(list(map(int, ids)), skip_special_tokens=True)
+
+    def end_id(self, token: str) -> int:
+        """Id of the end mark ``token``. Raises Failed where the tokenizer does not hold it."""
+        found = self.backend.token_to_id(token)
+        if found is None:
+            known = [name for name in self.specials if not name.startswith("<extra_id_")]
+            raise Failed(
+                f"tokenize.end_token is {token!r}, which this tokenizer does not have; its special tokens are "
+                f"{', '.join(known) or '(none)'}. Set tokenize.end_token to the one that ends a text."
+            )
+        return found
+
+    def _plain(self, ids: np.ndarray) -> np.ndarray:
+        special = np.isin(ids, [value for value in self.specials.values() if value != self.unknown_id])
+        if not special.any():
+            return ids
+        if self.unknown_id is None:
+            token = self.backend.id_to_token(int(ids[special][0]))
+            raise Failed(
+                f"A text holds {token!r} and this tokenizer, which has no unknown token, can only read it as the "
+                "special token of that name. Take that string out of the text or choose another tokenizer."
+            )
+        return np.where(special, np.int32(self.unknown_id), ids)
+
+
+def load_tokenizer(folder: Path) -> TextTokenizer:
+    """The tokenizer in a Hugging Face tokenizer folder, read from its ``tokenizer.json``.
+
+    Raises Failed where that file is missing or damaged.
+    """
+    path = folder / TOKENIZER_FILE
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+        backend = Tokenizer.from_file(str(path))
+    except FileNotFoundError as error:
+        raise Failed(f"{folder} holds no {TOKENIZER_FILE}, so there is no tokenizer in it.") from error
+    except Exception as error:  # the library raises bare Exception
+        raise Failed(f"{path} is no readable tokenizer: {error}.") from error
+    backend.no_truncation()
+    backend.no_padding()
+    # Without this the library finds special tokens in raw text.
+    backend.encode_special_tokens = True
+    vocabulary = backend.get_vocab(with_added_tokens=True)
+    added = backend.get_added_tokens_decoder()
+    specials = {token.content: number for number, token in sorted(added.items()) if token.special}
+    model = plain["model"]
+    unknown = model["unk_id"] if "unk_id" in model else vocabulary.get(model.get("unk_token") or "")
+    pad = vocabulary.get(_pad_token(folder) or "")
+    return TextTokenizer(backend, max(vocabulary.values()) + 1, specials, unknown, pad)
+
+
+def round_trip(tokenizer: TextTokenizer, text: str) -> str:
+    """``text`` as it comes back from its ids: what a model could at best give."""
+    return tokenizer.decode(tokenizer.encode([text])[0])
+
+
+def cut_at_end(ids: np.ndarray, end_id: int) -> np.ndarray:
+    """``ids`` up to the first end mark, which is left out with everything after it."""
+    marks = np.flatnonzero(np.asarray(ids) == end_id)
+    return ids[: marks[0]] if marks.size else ids
+
+
+def decode_texts(tokenizer: TextTokenizer, ids: Sequence[np.ndarray] | np.ndarray, end_id: int) -> list[str]:
+    """Text of each row of tokenizer ids; from the first end mark on everything is padding."""
+    return [tokenizer.decode(cut_at_end(np.asarray(row), end_id)) for row in ids]
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What ``vocabulary.json`` says: the head's ids and the marks of the rows beside it.
+
+    ``ids`` are the tokenizer ids in the order of their head ids (``used``), or None (``full``: the same ids).
+    ``max_source`` is None where rows are plain text.
+    """
+
+    mode: Literal["full", "used"]
+    size: int
+    tokenizer_size: int
+    ids: tuple[int, ...] | None
+    unknown_id: int | None
+    end_id: int
+    pad_id: int
+    end_token: str
+    length: int
+    max_source: int | None
+
+    def to_head(self, ids: np.ndarray) -> np.ndarray:
+        """Head ids (int64) of tokenizer ids; one that the head does not know becomes its unknown.
+
+        Raises Failed for ids outside the tokenizer, and for unknown ones where the tokenizer has no unknown.
+        """
+        ids = np.asarray(ids, dtype=np.int64)
+        _check(
+            ids, self.tokenizer_size, f"the tokenizer has {self.tokenizer_size:,} (the head {self.size:,})"
+        )
+        if self.ids is None:
+            return ids
+        table = np.full(self.tokenizer_size, -1, dtype=np.int64)
+        table[list(self.ids)] = np.arange(self.size)
+        head = table[ids]
+        if (head < 0).any():
+            if self.unknown_id is None:
+                raise Failed(
+                    f"Token {int(ids[head < 0][0])} is not among the {self.size:,} the training split uses and the "
+                    "tokenizer has no unknown token to stand for it; set tokenize.vocabulary to full."
+                )
+            head[head < 0] = table[self.unknown_id]
+        return head
+
+    def to_tokenizer(self, head_ids: np.ndarray) -> np.ndarray:
+        """Tokenizer ids (int64) of head ids. Raises Failed for ids outside the head."""
+        ids = np.asarray(head_ids, dtype=np.int64)
+        _check(ids, self.size, f"the head has {self.size:,} (the tokenizer {self.tokenizer_size:,})")
+        return ids if self.ids is None else np.asarray(self.ids, dtype=np.int64)[ids]
+
+    def write(self, path: Path) -> None:
+        """Write ``vocabulary.json``."""
+        write_atomic(path, json.dumps(asdict(self), sort_keys=True) + "\n")
+
+    @classmethod
+    def read(cls, path: Path) -> "Vocabulary":
+        """What ``write`` wrote. Raises Failed where fields are missing, extra or contradict each other."""
+        try:
+            plain = json.loads(path.read_text(encoding="utf-8"))
+            ids = plain.pop("ids")
+            vocabulary = cls(ids=None if ids is None else tuple(ids), **plain)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise Failed(f"{path} is no vocabulary of this version: {error}.") from error
+        known = vocabulary.tokenizer_size if vocabulary.ids is None else len(set(vocabulary.ids))
+        if vocabulary.size != known or (vocabulary.ids or (0,)) != tuple(sorted(vocabulary.ids or (0,))):
+            raise Failed(f"{path} says size {vocabulary.size}, but lists {known} ids in order.")
+        return vocabulary
+
+
+def _check(ids: np.ndarray, size: int, sizes: str) -> None:
+    if ids.size and not (ids.min() >= 0 and ids.max() < size):
+        wrong = int(ids[(ids < 0) | (ids >= size)][0])
+        raise Failed(f"Token id {wrong} is outside: {sizes} entries, so ids run from 0 to {size - 1:,}.")
+
+
+def _pad_token(folder: Path) -> str | None:
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        path = folder / name
+        if path.exists():
+            token = json.loads(path.read_text(encoding="utf-8")).get("pad_token")
+            if token is not None:
+                return token["content"] if isinstance(token, dict) else token
+    return None
