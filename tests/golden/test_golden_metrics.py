@@ -1,0 +1,76 @@
+"""The judge against NLLs, perplexities and entropies recorded from the authors' PyTorch program.
+
+That program weights tokens between the first and second end mark twice and counts the padding's first end mark;
+ours counts each token once and no padding, so perplexities are compared where the two rules agree.
+"""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from conftest import Goldens
+from elf.stages.judge import Judge, Tokens, counted_tokens
+from transformers import GPT2Config, GPT2LMHeadModel
+
+CASE = "metrics/ppl"
+
+
+@pytest.fixture(scope="module")
+def judge(goldens: Goldens) -> Judge:
+    case: dict[str, Any] = goldens.index["cases"][CASE]
+    model = GPT2LMHeadModel(GPT2Config(**case["gpt2_config"]))
+    weights = goldens.part(case["file"], "w/")
+    missing, unknown = model.load_state_dict(weights, strict=False)
+    assert set(missing) <= {"lm_head.weight"}
+    assert not unknown
+    model.tie_weights()
+    return Judge(model.eval(), None, window=32, end_ids=frozenset({case["eos_id"]}))
+
+
+@pytest.fixture(scope="module")
+def texts(goldens: Goldens) -> list[Tokens]:
+    inputs = goldens.part(goldens.index["cases"][CASE]["file"], "in/")
+    pairs = zip(inputs["ids"], inputs["attention_mask"].bool(), strict=True)
+    return [Tokens(tuple(ids[mask].tolist()), False) for ids, mask in pairs]
+
+
+def test_nlls(goldens: Goldens, judge: Judge, texts: list[Tokens]):
+    recorded = goldens.part(goldens.index["cases"][CASE]["file"], "out/")["nlls"]
+    for ours, row in zip(judge.token_nlls([text.ids for text in texts]), recorded, strict=True):
+        torch.testing.assert_close(ours, row[: len(ours)], rtol=2e-5, atol=2e-5)
+
+
+def test_weights_are_the_recorded_ones_each_token_once(goldens: Goldens, judge: Judge, texts: list[Tokens]):
+    recorded = goldens.part(goldens.index["cases"][CASE]["file"], "out/")["weights"]
+    for text, row in zip(texts, recorded, strict=True):
+        ours = counted_tokens(text.ids, judge.end_ids)[1:]
+        assert ours == [bool(weight) for weight in row[: len(ours)]]
+
+
+def test_perplexity_where_the_rules_agree(goldens: Goldens, judge: Judge, texts: list[Tokens]):
+    case: dict[str, Any] = goldens.index["cases"][CASE]
+    recorded = goldens.part(case["file"], "out/")["weights"]
+    scored, compared = judge.score(texts), 0
+    for i, text in enumerate(texts):
+        doubled, padded = bool((recorded[i] > 1).any()), len(text.ids) < recorded.shape[1] + 1
+        if not doubled and not padded:
+            ppl = math.exp(scored[i].nll / scored[i].counted)
+            assert ppl == pytest.approx(case["per_sample_ppl"][i], rel=2e-5)
+            compared += 1
+    assert compared
+
+
+def test_perplexity_by_the_recorded_nlls_under_our_rule(goldens: Goldens, judge: Judge, texts: list[Tokens]):
+    nlls = goldens.part(goldens.index["cases"][CASE]["file"], "out/")["nlls"].double()
+    for item, text, row in zip(judge.score(texts), texts, nlls, strict=True):
+        counts = torch.tensor(counted_tokens(text.ids, judge.end_ids)[1:])
+        assert item.nll == pytest.approx(float(row[: len(counts)][counts].sum()), rel=2e-5)
+        assert item.counted == int(counts.sum())
+
+
+def test_entropies(goldens: Goldens, judge: Judge, texts: list[Tokens]):
+    case: dict[str, Any] = goldens.index["cases"][CASE]
+    ours = [item.entropy for item in judge.score(texts)]
+    assert ours == pytest.approx(case["per_sample_entropy"], rel=1e-6)
+    assert sum(filter(None, ours)) / len(ours) == pytest.approx(case["result"]["mean_entropy"], rel=1e-6)
