@@ -1,0 +1,135 @@
+"""The command line. Each command imports what it needs when it runs, so that ``elf --help`` is instant."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from elf.flows.arguments import spread
+from elf.flows.failing import Ended, telling
+
+app = typer.Typer(
+    name="elf",
+    help="Embedded language flows: from text to a trained model and an honest table of scores.",
+    epilog="CONFIG is the path of a YAML file or a shipped name: quickstart, tiny, owt-full, …",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Config = Annotated[str, typer.Argument(metavar="CONFIG", help="A YAML file, or the name of a shipped one.")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="K=V", help="Override a setting; any number of them.")
+]
+StorePath = Annotated[
+    str | None, typer.Option("--store", metavar="PATH", help="Default: $ELF_STORE, else ./store.")
+]
+Debug = Annotated[bool, typer.Option("--debug", envvar="ELF_DEBUG", help="Show tracebacks.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"elf {version('embedded-language-flows')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _elf(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def run(
+    config: Config,
+    set_: Set = None,
+    only: Annotated[
+        str | None, typer.Option(metavar="STAGE", help="Build this alone; its inputs must exist.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(metavar="STAGE", help="Build up to this and stop.")] = None,
+    force: Annotated[
+        list[str] | None, typer.Option(metavar="STAGE", help="Build again, and compare with what was there.")
+    ] = None,
+    store: StorePath = None,
+    debug: Debug = False,
+) -> None:
+    """Build what is missing, then name the report."""
+    with telling(debug=debug):
+        from elf.flows.commands_run import run_experiment
+
+        run_experiment(config, set_ or (), store, only=only, until=until, force=frozenset(force or ()))
+
+
+@app.command()
+def plan(
+    config: Config, set_: Set = None, store: StorePath = None, json: AsJson = False, debug: Debug = False
+) -> None:
+    """Show what would be built, and what it costs."""
+    with telling(debug=debug):
+        from elf.flows.plan_table import show_plan
+
+        show_plan(config, set_ or (), store, as_json=json)
+
+
+@app.command()
+def why(
+    config: Config,
+    stage: Annotated[
+        str | None, typer.Argument(metavar="[STAGE]", help="A stage or step; default: all.")
+    ] = None,
+    set_: Set = None,
+    store: StorePath = None,
+    json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Say why a step is reused or must be built."""
+    with telling(debug=debug):
+        from elf.flows.commands_look import show_why
+
+        show_why(config, stage, set_ or (), store, as_json=json)
+
+
+@app.command()
+def runs(json: AsJson = False, debug: Debug = False) -> None:
+    """List the runs of this folder."""
+    with telling(debug=debug):
+        from elf.flows.commands_look import show_runs
+
+        show_runs(as_json=json)
+
+
+@app.command()
+def show(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A name that `elf runs` lists.")],
+    json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Show one run: steps, origin, scores, report."""
+    with telling(debug=debug):
+        from elf.flows.commands_look import show_run
+
+        show_run(run, as_json=json)
+
+
+@app.command()
+def doctor(store: StorePath = None, json: AsJson = False, debug: Debug = False) -> None:
+    """Check this machine, line by line, with cures."""
+    with telling(debug=debug):
+        from elf.flows.doctor import examine
+
+        examine(store, as_json=json)
+
+
+def main() -> None:
+    """Entry of the ``elf`` command."""
+    try:
+        app(spread(sys.argv[1:]), prog_name="elf")
+    except Ended as end:
+        sys.exit(end.code)

@@ -1,0 +1,153 @@
+"""Commands that look and change nothing: ``elf why``, ``elf runs``, ``elf show``."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from elf.cache.manifest import short
+from elf.cache.store import Artifact
+from elf.flows.request import RUNS, load_request
+from elf.flows.score_table import read_scores, score_notes, score_table
+from elf.flows.terminal import make_console
+from elf.flows.wording import bytes_text, count_of, seconds_text, size_of
+from elf.pipeline.explain import Explanation, explain
+from elf.pipeline.runs import PAGE, RESOLVED, RunRecord, list_runs, read_run
+
+
+def show_why(
+    config: str, stage: str | None, overrides: Sequence[str], store: str | None, *, as_json: bool
+) -> None:
+    """Explain one stage or step, or all of a plan."""
+    request = load_request(config, overrides, store)
+    names = request.plan.names() if stage is None else request.plan.select(stage)
+    told = [explain(request.plan, name, request.store) for name in names]
+    if as_json:
+        print(json.dumps([_plain_explanation(each) for each in told], indent=1))
+        return
+    for each in told:
+        for line in each.lines():
+            print(line)
+
+
+def show_runs(*, as_json: bool) -> None:
+    """List what lies under ``./runs``."""
+    records = list_runs(RUNS)
+    if as_json:
+        print(json.dumps([_plain_run(record) for record in records], indent=1))
+        return
+    out = make_console()
+    if not records:
+        out.print(f"No runs under {RUNS.absolute()} yet: `elf run quickstart` makes one.", highlight=False)
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for header in ("run", "steps", "last built (UTC)", "report"):
+        table.add_column(
+            header, no_wrap=True, overflow="ellipsis", justify="right" if header == "steps" else "left"
+        )
+    for record in records:
+        last = max((_built(artifact) for artifact in record.steps.values()), default="")
+        gone = f" (+{len(record.broken)} gone)" if record.broken else ""
+        page = record.path / PAGE
+        table.add_row(record.name, f"{len(record.steps)}{gone}", last, str(page) if page.is_file() else "")
+    out.print(table)
+
+
+def show_run(name: str, *, as_json: bool) -> None:
+    """Show one run: lineage, scores, where things lie. Raises Failed if there is none of that name."""
+    record = read_run(RUNS, name)
+    if as_json:
+        print(json.dumps(_plain_run(record), indent=1))
+        return
+    out = make_console()
+    steps = sorted(record.steps.items(), key=lambda item: item[1].manifest.provenance.started)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("step", no_wrap=True, max_width=22, overflow="ellipsis")
+    for header in ("key", "built (UTC)"):
+        table.add_column(header, no_wrap=True)
+    for header in ("took", "bytes"):
+        table.add_column(header, no_wrap=True, justify="right")
+    table.add_column("commit", no_wrap=True)
+    for step, artifact in steps:
+        made = artifact.manifest.provenance
+        table.add_row(
+            step,
+            f"[dim]{short(artifact.manifest.fingerprint)}[/]",
+            _built(artifact),
+            seconds_text(made.seconds),
+            bytes_text(size_of(artifact)),
+            _commit(artifact),
+        )
+    out.print(table)
+    out.print()
+    for broken in record.broken:
+        out.print(f"{broken}: its artifact is gone or damaged; `elf run` builds it again.", style="yellow")
+    rows = read_scores(dict(steps))
+    if rows:
+        out.print(score_table(rows))
+        for note in score_notes(rows):
+            out.print(note, style="dim", highlight=False)
+        out.print()
+    hosts = sorted({artifact.manifest.provenance.host for _, artifact in steps})
+    total = sum(artifact.manifest.provenance.seconds for _, artifact in steps)
+    where = f" on {', '.join(hosts)}" if hosts else ""
+    out.print(
+        f"{count_of(len(steps), 'step')} built in {seconds_text(total)} altogether{where}.", highlight=False
+    )
+    out.print(f"Settings: {record.path / RESOLVED}", highlight=False, soft_wrap=True)
+    if (record.path / PAGE).is_file():
+        out.print(f"Report: {record.path / PAGE}", highlight=False, soft_wrap=True)
+
+
+def _built(artifact: Artifact) -> str:
+    return artifact.manifest.provenance.started[:16].replace("T", " ")
+
+
+def _commit(artifact: Artifact) -> str:
+    made = artifact.manifest.provenance
+    return "" if made.git is None else made.git[:8] + ("+" if made.dirty else "")
+
+
+def _plain_explanation(told: Explanation) -> dict[str, Any]:
+    return {
+        "step": told.planned.step.name,
+        "stage": told.planned.step.spec.name,
+        "key": told.planned.key,
+        "state": "build" if told.found is None else "hit",
+        "nearest": None if told.nearest is None else told.nearest.manifest.fingerprint,
+        "changes": [{"setting": each.place, "old": each.old, "new": each.new} for each in told.changes],
+        "upstream": [_plain_explanation(each) for each in told.upstream],
+    }
+
+
+def _plain_run(record: RunRecord) -> dict[str, Any]:
+    page = record.path / PAGE
+    return {
+        "run": record.name,
+        "folder": str(record.path),
+        "report": str(page) if page.is_file() else None,
+        "broken": list(record.broken),
+        "steps": {step: _plain_artifact(artifact) for step, artifact in record.steps.items()},
+    }
+
+
+def _plain_artifact(artifact: Artifact) -> dict[str, Any]:
+    made, manifest = artifact.manifest.provenance, artifact.manifest
+    return {
+        "stage": manifest.stage,
+        "key": manifest.fingerprint,
+        "content": manifest.content,
+        "path": str(Path(artifact.path)),
+        "inputs": dict(manifest.inputs),
+        "facts": dict(manifest.facts),
+        "bytes": size_of(artifact),
+        "started": made.started,
+        "seconds": made.seconds,
+        "host": made.host,
+        "git": made.git,
+        "dirty": made.dirty,
+        "argv": list(made.argv),
+        "versions": dict(made.versions),
+    }

@@ -1,0 +1,88 @@
+"""``elf run``: build what is missing, say what happened, name the report."""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from elf.cache.store import BUILDING
+from elf.flows.failing import complain
+from elf.flows.request import RUNS, load_request
+from elf.flows.terminal import Narrator, make_console, make_progress
+from elf.flows.wording import count_of, seconds_text
+from elf.pipeline.plan import Planned
+from elf.pipeline.runner import Outcome, materialise
+from elf.pipeline.runs import PAGE, link_runs
+
+
+def run_experiment(
+    config: str,
+    overrides: Sequence[str],
+    store: str | None,
+    *,
+    only: str | None,
+    until: str | None,
+    force: frozenset[str],
+) -> None:
+    """Load, materialise, link. Raises Misconfigured before anything is built, Failed when a stage fails."""
+    began = time.monotonic()
+    request = load_request(config, overrides, store)
+    out = make_console()
+    narrator = Narrator(out, request.plan)
+    name = request.experiment.name
+    out.print(
+        f"[bold]{name}[/]  {count_of(len(request.plan), 'step')}, store {request.store.root}", highlight=False
+    )
+    try:
+        outcomes = materialise(
+            request.plan,
+            request.store,
+            watch=narrator,
+            progress=make_progress(out),
+            only=only,
+            until=until,
+            force=force,
+        )
+    except BaseException:
+        if narrator.current is not None:
+            _name_log(narrator.current, request.store.root)
+        raise
+    folder = link_runs(RUNS, name, request.experiment, outcomes)
+    _summarise(outcomes, folder, time.monotonic() - began, out)
+
+
+def _name_log(planned: Planned, root: Path) -> None:
+    log = root / BUILDING / planned.step.spec.name / planned.key / "aux" / "log.txt"
+    if log.is_file():
+        complain(f"while building {planned.step.name}; its log: {log}")
+
+
+def _summarise(outcomes: Mapping[str, Outcome], folder: Path, seconds: float, out: Console) -> None:
+    reused = sum(outcome.reused for outcome in outcomes.values())
+    built = len(outcomes) - reused
+    out.print()
+    if "report" in outcomes:
+        _print_scores(outcomes, out)
+    if built == 0:
+        line = f"Nothing to build: all {count_of(reused, 'step')} reused ({seconds_text(seconds)})."
+    else:
+        line = f"Built {count_of(built, 'step')} in {seconds_text(seconds)}, reused {reused}."
+    out.print(line, highlight=False)
+    for step, outcome in outcomes.items():
+        if outcome.compared is not None:
+            out.print(f"{step}: built again, {outcome.compared} to what was there", highlight=False)
+    if "report" in outcomes:
+        out.print(f"Report: {folder / PAGE}", highlight=False, soft_wrap=True)
+
+
+def _print_scores(outcomes: Mapping[str, Outcome], out: Console) -> None:
+    from elf.flows.score_table import read_scores, score_notes, score_table
+
+    rows = read_scores({step: outcome.artifact for step, outcome in outcomes.items()})
+    if not rows:
+        return
+    out.print(score_table(rows))
+    for note in score_notes(rows):
+        out.print(note, style="dim", highlight=False)
+    out.print()

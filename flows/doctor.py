@@ -1,0 +1,200 @@
+"""``elf doctor``: what of this machine is fit for the work, line by line, with the cure where it is not."""
+
+import json
+import os
+import platform
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal
+
+from elf.cache.errors import CacheError
+from elf.cache.files import free_bytes, write_atomic
+from elf.cache.store import Store
+from elf.flows.failing import FAILED, Ended
+from elf.flows.request import open_store
+from elf.flows.terminal import make_console
+from elf.flows.wording import bytes_text
+
+Verdict = Literal["good", "note", "bad"]
+SPEED_BYTES = 64 * 10**6
+LEAST_FREE = 5 * 10**9
+PINS = "constraints.txt"
+REINSTALL = "`make clean quickstart` installs it."
+HUB = "https://huggingface.co"
+_MARKS = {"good": "[green]good[/]", "note": "[yellow]note[/]", "bad": "[bold red]bad [/]"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line: what was looked at, how it stands, and the cure where it does not stand well."""
+
+    subject: str
+    verdict: Verdict
+    words: str
+    cure: str = ""
+
+
+def examine(store: str | None, *, as_json: bool) -> None:
+    """Look at everything and print it. Ends with code 1 if anything is bad."""
+    out = make_console()
+    findings: list[Finding] = []
+    for look in checks(open_store(store)):
+        for found in look():
+            findings.append(found)
+            if not as_json:
+                out.print(
+                    f"{_MARKS[found.verdict]}  [bold]{found.subject:<11}[/] {found.words}", highlight=False
+                )
+                if found.cure:
+                    out.print(f"{' ' * 18}{found.cure}", style="yellow", highlight=False)
+    if as_json:
+        print(json.dumps([asdict(each) for each in findings], indent=1))
+    if any(each.verdict == "bad" for each in findings):
+        raise Ended(FAILED)
+
+
+def checks(store: Store) -> Iterator[Callable[[], Iterator[Finding]]]:
+    """Every check, quick ones first."""
+    yield look_at_python
+    yield look_at_pins
+    yield lambda: look_at_disk(store)
+    yield look_at_torch
+    yield look_at_hub
+    yield look_at_services
+
+
+def look_at_python() -> Iterator[Finding]:
+    words = f"{platform.python_version()} at {sys.executable}"
+    if sys.platform != "linux":
+        yield Finding("python", "bad", f"{words} on {sys.platform}", "Only Linux is supported.")
+    else:
+        yield Finding("python", "good", f"{words}, {len(os.sched_getaffinity(0))} CPU cores")
+
+
+def look_at_pins() -> Iterator[Finding]:
+    """Installed versions beside the pinned ones, where this is a checkout that has the pins."""
+    pins = Path(__file__).resolve().parent.parent / PINS
+    if not pins.is_file():
+        yield Finding("versions", "note", f"no {PINS} here: installed from a wheel, nothing to compare with")
+        return
+    differing: list[str] = []
+    compared = 0
+    for name, wanted in _wanted(pins):
+        try:
+            installed = version(name)
+        except PackageNotFoundError:
+            continue
+        compared += 1
+        if installed.partition("+")[0] not in wanted:
+            differing.append(f"{name} {installed} (pinned {' or '.join(sorted(wanted))})")
+    if differing:
+        shown = ", ".join(differing[:4]) + (", …" if len(differing) > 4 else "")
+        yield Finding(
+            "versions",
+            "note",
+            f"{len(differing)} differ: {shown}",
+            "`make clean quickstart` installs the pins.",
+        )
+    else:
+        yield Finding("versions", "good", f"all {compared} installed packages are the pinned ones")
+
+
+def look_at_disk(store: Store) -> Iterator[Finding]:
+    """Room for the store and how fast it takes and gives bytes."""
+    probe = store.root / ".doctor.tmp"
+    made = not store.root.exists()
+    try:
+        store.root.mkdir(parents=True, exist_ok=True)
+        began = time.monotonic()
+        write_atomic(probe, os.urandom(1 << 20) * (SPEED_BYTES >> 20))
+        speed = SPEED_BYTES / (time.monotonic() - began)
+    except (OSError, CacheError) as error:
+        yield Finding(
+            "store",
+            "bad",
+            f"{store.root} cannot be written: {error}",
+            "Name another with --store or ELF_STORE.",
+        )
+        return
+    finally:
+        probe.unlink(missing_ok=True)
+        if made and store.root.is_dir() and not any(store.root.iterdir()):
+            store.root.rmdir()
+    free = free_bytes(store.root)
+    words = f"{store.root}: {bytes_text(free)} free, written at {bytes_text(speed)}/s"
+    if free < LEAST_FREE:
+        yield Finding(
+            "store", "bad", words, "The quickstart wants 2 GB, real runs far more: `elf plan` says how much."
+        )
+    else:
+        yield Finding("store", "good", words)
+
+
+def look_at_torch() -> Iterator[Finding]:
+    try:
+        import torch
+    except ImportError as error:
+        yield Finding("torch", "bad", f"cannot be imported: {error}", REINSTALL)
+        return
+    if not torch.cuda.is_available():
+        built = "built for CUDA, but no GPU is usable" if torch.version.cuda else "a CPU build"
+        seen = Path("/proc/driver/nvidia/gpus").is_dir()
+        cure = "The driver knows a GPU: install a CUDA build of torch (README, OWN_TORCH)." if seen else ""
+        yield Finding(
+            "torch", "note" if seen else "good", f"{torch.__version__}, {built}: float32 on the CPU", cure
+        )
+        return
+    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    precision = "bf16" if torch.cuda.is_bf16_supported() else "no bf16: set train.precision to float32"
+    yield Finding("torch", "good", f"{torch.__version__}, {len(names)} × {names[0]}, {precision}")
+
+
+def look_at_hub() -> Iterator[Finding]:
+    """Whether hub assets can be fetched; most shipped configurations that need none say so."""
+    without = "`pypi:` and `path:` assets work without it; quickstart needs no hub."
+    if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
+        yield Finding(
+            "hub", "note", "HF_HUB_OFFLINE is set: `hub:` and `dataset:` assets cannot be fetched", without
+        )
+        return
+    from urllib.error import URLError
+    from urllib.request import Request, urlopen
+
+    address = os.environ.get("HF_ENDPOINT", HUB)
+    try:
+        with urlopen(Request(address, method="HEAD"), timeout=3):
+            yield Finding("hub", "good", f"{address} answers")
+    except (URLError, OSError, ValueError) as error:
+        yield Finding(
+            "hub", "note", f"{address} does not answer ({getattr(error, 'reason', error)})", without
+        )
+
+
+def look_at_services() -> Iterator[Finding]:
+    uses = {"prefect": "flows and the UI", "distributed": "workers of encode", "accelerate": "training"}
+    for package, use in uses.items():
+        try:
+            found = version(package)
+        except PackageNotFoundError:
+            yield Finding(package, "bad", f"not installed, needed for {use}", REINSTALL)
+            continue
+        where = ""
+        if package == "prefect":
+            server = os.environ.get("PREFECT_API_URL")
+            where = f", server {server}" if server else ", no PREFECT_API_URL (`elf run` needs none)"
+        yield Finding(package, "good", f"{found}{where}")
+
+
+def _wanted(pins: Path) -> Iterator[tuple[str, frozenset[str]]]:
+    """Package names with every version the pins allow (another per Python, told apart by markers)."""
+    found: dict[str, set[str]] = {}
+    for line in pins.read_text(encoding="utf-8").splitlines():
+        match = re.match(r"([A-Za-z0-9._-]+)==([^ ;]+)", line)
+        if match:
+            found.setdefault(match[1], set()).add(match[2])
+    return ((name, frozenset(versions)) for name, versions in found.items())

@@ -1,0 +1,40 @@
+"""What a command or a flow is asked for: a configuration, its overrides and a store, loaded and planned."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from elf.cache.store import Store
+from elf.pipeline.config import load_experiment
+from elf.pipeline.plan import Plan
+from elf.stages.config import Experiment
+from elf.stages.experiment import plan_experiment
+
+RUNS = Path("runs")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """An experiment with its plan and the store it is looked up in."""
+
+    experiment: Experiment
+    plan: Plan
+    store: Store
+
+
+def load_request(config: str, overrides: Sequence[str], store: str | None) -> Request:
+    """Read, validate and plan. Raises Misconfigured for anything wrong with the request."""
+    experiment = load_experiment(config, Experiment, overrides, shipped_folder())
+    return Request(experiment, plan_experiment(experiment), open_store(store))
+
+
+def open_store(store: str | None) -> Store:
+    """The store: the option, else ``$ELF_STORE``, else ``./store``."""
+    return Store(Path(store or os.environ.get("ELF_STORE") or "store").expanduser())
+
+
+def shipped_folder() -> Path:
+    """Where the configurations that come with the product lie."""
+    return Path(str(files("elf.configs")))

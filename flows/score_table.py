@@ -1,0 +1,96 @@
+"""The scores of a run side by side: what the model made, and texts that no model made."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+
+from elf.cache.errors import Damaged
+from elf.cache.store import Artifact
+from elf.flows.wording import DASH
+
+PREFIX = "evaluate-"
+METRICS = "metrics.json"
+COLUMNS = ("Gen-PPL", "entropy", "distinct-2", "repeats", "copies", "empty", "texts")
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRow:
+    """One set of texts: its name and what ``metrics.json`` holds about it."""
+
+    name: str
+    metrics: Mapping[str, Any]
+
+    def cells(self) -> tuple[str, ...]:
+        """One text per column."""
+        scores: Mapping[str, Any] = self.metrics["scores"]
+        name = "entropy" if scores["entropy"]["value"] is not None else "entropy_ids"
+        copies = next(key for key in scores if key.startswith("copy_"))
+        return (
+            _with_error(scores["gen_ppl"], 4),
+            _number(scores[name]["value"], 3) + ("*" if name == "entropy_ids" else ""),
+            _number(scores["distinct_2"]["value"], 3),
+            _percent(scores["repeats_4"]["value"]),
+            _percent(scores[copies]["value"]),
+            str(self.metrics["counts"]["empty"]),
+            str(self.metrics["counts"]["texts"]),
+        )
+
+
+def read_scores(steps: Mapping[str, Artifact]) -> list[ScoreRow]:
+    """Scores among the finished steps of a run, samples first, in the order given."""
+    rows: list[ScoreRow] = []
+    for step, artifact in steps.items():
+        if not step.startswith(PREFIX):
+            continue
+        path = artifact.path / METRICS
+        try:
+            rows.append(ScoreRow(step.removeprefix(PREFIX), json.loads(path.read_text(encoding="utf-8"))))
+        except (OSError, ValueError) as error:
+            raise Damaged(
+                f"{path} cannot be read: {error}. Run step {step} with --force to build it again."
+            ) from error
+    return sorted(rows, key=lambda row: row.metrics["samples"]["stage"] != "sample")
+
+
+def score_table(rows: list[ScoreRow]) -> Table:
+    """The rows as a table that fits 80 columns."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("", no_wrap=True, max_width=16, overflow="ellipsis")
+    for name in COLUMNS:
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(row.name, *row.cells(), style="yellow" if row.metrics["degenerate"] else "")
+    return table
+
+
+def score_notes(rows: list[ScoreRow]) -> Iterator[str]:
+    """What must stand under the table: whose perplexity it is, and which rows must not be believed."""
+    judges = {row.metrics["judge"]["name"] for row in rows if row.metrics["judge"] is not None}
+    if judges:
+        yield f"Gen-PPL ({', '.join(sorted(judges))}), lower is more fluent; entropy in nats."
+    else:
+        yield "No judge was named: no Gen-PPL; entropy (*) is of the run's own token ids."
+    for row in rows:
+        for fault in row.metrics["degenerate"]:
+            yield f"{row.name} is degenerate: {fault}"
+
+
+def _with_error(score: Mapping[str, Any], digits: int) -> str:
+    error = score.get("se_seed")
+    value = _number(score["value"], digits)
+    return value if error is None else f"{value} ±{_number(error, 2)}"
+
+
+def _number(value: float | None, digits: int) -> str:
+    if value is None:
+        return DASH
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.{digits}g}" if abs(value) >= 1 else f"{value:.{digits}f}"
+
+
+def _percent(value: float | None) -> str:
+    return DASH if value is None else f"{100 * value:.1f} %"
