@@ -138,7 +138,8 @@ def newest(folder: Path, note: Callable[[str], None]) -> Checkpoint | None:
 def read(path: Path, parts: Iterable[str] = PARTS) -> Checkpoint:
     """The checkpoint in ``path`` on the CPU, with only the named tensor files. Raises Unusable saying what is
     wrong with it."""
-    prove(path)
+    parts = tuple(parts)
+    prove(path, (*(f"{part}.safetensors" for part in parts), STATE))
     state = json.loads((path / STATE).read_text(encoding="utf-8"))
     number = _NAME.fullmatch(path.name)
     if number is None or state.get("step") != int(number[1]):
@@ -154,8 +155,8 @@ def read(path: Path, parts: Iterable[str] = PARTS) -> Checkpoint:
     return Checkpoint(state["step"], tensors["model"], tensors["ema"], tensors["optimizer"], state)
 
 
-def prove(path: Path) -> Mapping[str, str]:
-    """Check every file against ``COMPLETE`` and give their digests by name; raises Unusable."""
+def prove(path: Path, names: Iterable[str] = _FILES) -> Mapping[str, str]:
+    """Check the files against ``COMPLETE`` and give their digests by name; raises Unusable."""
     if not (path / COMPLETE).is_file():
         raise Unusable(f"has no {COMPLETE}, so its writing was never finished")
     try:
@@ -163,7 +164,8 @@ def prove(path: Path) -> Mapping[str, str]:
         told = {name: (record[name]["bytes"], record[name]["digest"]) for name in _FILES}
     except (ValueError, KeyError, TypeError) as error:
         raise Unusable(f"has a {COMPLETE} that does not list its files ({error!r})") from error
-    for name, (size, digest) in told.items():
+    for name in names:
+        size, digest = told[name]
         if not (path / name).is_file():
             raise Unusable(f"lacks {name}")
         if (have := (path / name).stat().st_size) != size:

@@ -1,0 +1,56 @@
+"""Loss on the validation split, always on the same rows with the same draws, so that two numbers can be compared."""
+
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from elf.stages.feeding import Recipe
+from elf.stages.model.draws import seed_of
+from elf.stages.model.objective import Loss
+from elf.stages.team import Team
+
+
+class Heldout:
+    """``rows`` rows of the recipe's split (at most all of it), measured in batches of the recipe's size."""
+
+    def __init__(self, recipe: Recipe, *, rows: int, team: Team) -> None:
+        self._recipe = replace(recipe, seed=seed_of("heldout", recipe.seed))
+        self._rows = min(rows, recipe.latents.rows)
+        self._team = team
+        self._buffer = recipe.latents.make_buffer(len(recipe.places))
+
+    @torch.no_grad()
+    def measure(self, objective: nn.Module) -> dict[str, float]:
+        """Mean ``loss``, ``ce`` and ``l2``. ``objective`` maps a batch and its draws to a Loss, as in training."""
+        sums = [0.0] * 4
+        for number, start in enumerate(range(0, self._rows, self._recipe.batch)):
+            places = self._recipe.places
+            kept = range(places.start, max(min(places.stop, self._rows - start), places.start))
+            if not kept:
+                continue
+            fed = replace(self._recipe, places=kept).prepare(number, self._buffer)
+            batch = self._recipe.latents.normalise(fed.raw, self._recipe.device)
+            loss: Loss = objective(batch, fed.draws)
+            sums = [have + float(part) for have, part in zip(sums, parts(loss), strict=True)]
+        return means(self._team.total(sums))
+
+
+def parts(loss: Loss) -> list[torch.Tensor]:
+    """Sum and count of the cross-entropy, sum and count of the squared error."""
+    return [
+        loss.ce_B.sum(),
+        (loss.count_B * loss.decode_B).sum(),
+        loss.l2_B.sum(),
+        (loss.count_B * ~loss.decode_B).sum(),
+    ]
+
+
+def means(sums: list[float]) -> dict[str, float]:
+    """``loss`` over all positions that count, ``ce`` and ``l2`` each over their own rows' (0 if there are none)."""
+    ce, decoded, l2, denoised = sums
+    return {
+        "loss": (ce + l2) / max(decoded + denoised, 1.0),
+        "ce": ce / max(decoded, 1.0),
+        "l2": l2 / max(denoised, 1.0),
+    }

@@ -1,0 +1,83 @@
+"""The processes of one training run: who is here, which rows are whose, and sums over all of them.
+
+Everything that differs between one process and many lies here. ``accelerate launch --cpu --num_processes 2`` starts
+ONE process without a word, so the number that came is compared with the number asked for.
+"""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list
+from torch import nn
+
+from elf.pipeline.errors import Failed
+from elf.pipeline.stage import Compute
+from elf.stages.devices import choose_device
+from elf.stages.memory import set_threads
+
+T = TypeVar("T")
+
+
+class Team:
+    """This process among the ``size`` of a run; ``rank`` 0 is the one that writes."""
+
+    def __init__(self, compute: Compute) -> None:
+        """Join; sets this process's threads. Raises Failed if other than ``compute.processes`` processes came."""
+        self._accelerator = Accelerator(cpu=choose_device(compute.device) == "cpu", mixed_precision="no")
+        self.rank, self.size = self._accelerator.process_index, self._accelerator.num_processes
+        self.device: torch.device = self._accelerator.device
+        if self.size != compute.processes:
+            raise Failed(
+                f"compute.train.processes asks for {compute.processes} training processes, but {self.size} came "
+                "up: this accelerate launch does not start as many here. On CPUs it takes ACCELERATE_USE_CPU=true "
+                "with --multi_gpu; on several hosts, compute.train.accelerate_config."
+            )
+        if self.device.type == "cpu" and (self.size == 1 or compute.threads is not None):
+            set_threads(compute.threads)
+
+    @property
+    def writes(self) -> bool:
+        """Whether this process is the one that writes files and talks."""
+        return self.rank == 0
+
+    def places(self, batch: int) -> range:
+        """This process's places in a global batch of ``batch`` rows: neighbours, nobody's twice, none left out."""
+        if batch < self.size:
+            raise Failed(
+                f"train.batch is {batch} rows for {self.size} processes; give each at least one row."
+            )
+        return range(self.rank * batch // self.size, (self.rank + 1) * batch // self.size)
+
+    def wrap(self, module: nn.Module, *, all_used: bool) -> nn.Module:
+        """The module with its gradients averaged over the processes; itself where there is one process."""
+        if self.size == 1:
+            return module
+        devices = [self.device] if self.device.type == "cuda" else None
+        return nn.parallel.DistributedDataParallel(
+            module, device_ids=devices, find_unused_parameters=not all_used
+        )
+
+    def total(self, numbers: Sequence[torch.Tensor | float]) -> list[float]:
+        """Each number summed over the processes, in float64; waits for the device."""
+        summed = torch.stack([torch.as_tensor(number, device=self.device).double() for number in numbers])
+        if self.size > 1:
+            torch.distributed.all_reduce(summed)
+        return summed.tolist()
+
+    def share(self, value: T) -> T:
+        """What rank 0 holds, on every process; plain data only."""
+        if self.size == 1:
+            return value
+        held: list[Any] = [value]
+        broadcast_object_list(held, from_process=0)
+        return held[0]
+
+    def meet(self) -> None:
+        """Wait until every process is here."""
+        self._accelerator.wait_for_everyone()
+
+    def leave(self) -> None:
+        """Take the process group down."""
+        self._accelerator.end_training()

@@ -1,0 +1,171 @@
+"""A finished training run: what sampling needs to know of it (``model.json``) and its weights, loaded strictly.
+
+Weights are saved under the network's own names, whatever wrapped it while it was trained. A name with a wrapper's
+prefix (``_orig_mod.``, ``module.``), a name too many or too few, or another shape is refused, never passed over.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from elf.cache.files import write_atomic
+from elf.cache.manifest import JSON
+from elf.pipeline.errors import Failed
+from elf.stages.checkpoint import Unusable, prove, read, saved_steps
+from elf.stages.latents import Scale
+from elf.stages.model.config import ModelConfig, ObjectiveConfig
+from elf.stages.model.network import Network
+from elf.stages.vocabulary import Vocabulary
+
+CARD = "model.json"
+PARTS = {"ema": "ema", "raw": "model"}
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """``model.json``. ``vocabulary`` digests the whole vocabulary of the tokens, ``encoder`` is the fingerprint
+    from the encode stage's facts: with another of either, the weights mean nothing."""
+
+    model: ModelConfig
+    objective: ObjectiveConfig
+    scale: Scale
+    vocabulary: str
+    encoder: JSON
+
+    def write(self, path: Path) -> None:
+        """Write ``model.json``."""
+        write_atomic(path, json.dumps(asdict(self), indent=1, sort_keys=True, allow_nan=False) + "\n")
+
+    @classmethod
+    def read(cls, path: Path) -> "Card":
+        """What ``write`` wrote. Raises Failed on anything else."""
+        try:
+            plain = json.loads(path.read_text(encoding="utf-8"))
+            parts = {
+                "model": ModelConfig(**plain.pop("model")),
+                "objective": ObjectiveConfig(**plain.pop("objective")),
+                "scale": Scale(**plain.pop("scale")),
+            }
+            return cls(**parts, **plain)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise Failed(f"{path} does not describe a trained model: {error}.") from error
+
+    def check_fits(self, *, vocabulary: Vocabulary | None = None, encoder: JSON = None) -> None:
+        """Refuse tokens with another vocabulary, or latents of another encoder, than the model was trained on."""
+        pairs: list[tuple[str, object, object]] = []
+        if vocabulary is not None:
+            pairs.append(("vocabulary size", self.model.vocabulary, vocabulary.size))
+            pairs.append(("row length", self.model.length, vocabulary.length))
+            pairs.append(("vocabulary", self.vocabulary, vocabulary_digest(vocabulary)))
+        if encoder is not None:
+            pairs.append(("encoder", self.encoder, encoder))
+        for field, trained, given in pairs:
+            if trained != given:
+                raise Failed(
+                    f"The model was trained with {field} {trained}, but is given {field} {given}. Use the tokens and "
+                    "latents of the run it was trained in, or train a model on these."
+                )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trained:
+    """A network ready to sample from, in evaluation mode. ``digest`` is that of the file its weights came from."""
+
+    network: Network
+    card: Card
+    digest: str
+
+    @property
+    def model(self) -> ModelConfig:
+        return self.card.model
+
+    @property
+    def objective(self) -> ObjectiveConfig:
+        return self.card.objective
+
+    @property
+    def mean(self) -> float:
+        return self.card.scale.mean
+
+    @property
+    def std(self) -> float:
+        return self.card.scale.std
+
+
+def load_trained(path: Path, weights: Literal["ema", "raw"], device: torch.device | str = "cpu") -> Trained:
+    """The last weights of the training artifact in ``path``. Raises Failed naming what is missing or differs."""
+    card = Card.read(path / CARD)
+    steps = saved_steps(path / "checkpoints")
+    if not steps:
+        raise Failed(f"{path}/checkpoints holds no checkpoint, so there are no weights to load. Train again.")
+    folder = path / "checkpoints" / f"step_{max(steps)}"
+    part = PARTS[weights]
+    try:
+        found = read(folder, [part])
+        digest = prove(folder, [f"{part}.safetensors"])[f"{part}.safetensors"]
+    except Unusable as reason:
+        raise Failed(f"The {weights} weights cannot be loaded: {folder} {reason}. Train again.") from reason
+    network = Network(card.model)
+    load_weights(network, found.ema if weights == "ema" else found.model, source=folder)
+    return Trained(network.to(device).eval().requires_grad_(False), card, digest)
+
+
+def load_weights(network: Network, tensors: Mapping[str, Tensor], *, source: Path) -> None:
+    """Copy tensors into the network; every name and shape must be the network's own. Raises Failed otherwise."""
+    wanted = network.state_dict()
+    problems = [
+        *(
+            f"{field} is {have} in the weights and {want} in the model"
+            for field, have, want in _fields(tensors, wanted)
+        ),
+        *_listed("missing", wanted.keys() - tensors.keys()),
+        *_listed("unexpected", tensors.keys() - wanted.keys()),
+        *(
+            f"{name} is {tuple(tensors[name].shape)} instead of {tuple(wanted[name].shape)}"
+            for name in sorted(wanted.keys() & tensors.keys())
+            if tensors[name].shape != wanted[name].shape
+        ),
+    ]
+    if problems:
+        raise Failed(
+            f"The weights in {source} are not of this model: {'; '.join(problems[:6])}. Load weights that were saved "
+            "by a run with the same model settings, without a wrapper's prefix on their names."
+        )
+    network.load_state_dict(dict(tensors), strict=True)
+
+
+def vocabulary_digest(vocabulary: Vocabulary) -> str:
+    """sha256 of everything a vocabulary says."""
+    return hashlib.sha256(json.dumps(asdict(vocabulary), sort_keys=True).encode()).hexdigest()
+
+
+def _differing_settings(have: Mapping[str, Tensor], want: Mapping[str, Tensor]) -> Iterator[str]:
+    """Settings of the model that two sets of weights show to differ."""
+    found = [_depth(have), _depth(want)]
+    if found[0] and found[0] != found[1]:
+        yield f"depth is {found[0]} in the weights and {found[1]} in the model"
+    for field, name in (
+        ("vocabulary", "decode_vocabulary.bias"),
+        ("width", "flow_head.bias"),
+        ("hidden", "flow_norm.weight"),
+        ("hidden / heads", "trunk.blocks.0.attention.query_norm.weight"),
+    ):
+        if name in have and name in want and have[name].shape != want[name].shape:
+            yield f"{field} is {have[name].shape[0]} in the weights and {want[name].shape[0]} in the model"
+
+
+def _depth(tensors: Mapping[str, Tensor]) -> int:
+    return sum(name.startswith("trunk.") and name.endswith("attention.out.bias") for name in tensors)
+
+
+def _listed(what: str, names: set[str]) -> list[str]:
+    if not names:
+        return []
+    shown = ", ".join(sorted(names)[:3])
+    return [f"{what}: {shown}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"]

@@ -1,0 +1,84 @@
+"""A stage's child process: ``accelerate launch -m elf.stages.worker JOB.json``.
+
+The job names entry, section, inputs and settings; facts go to ``aux/facts.json``, a failure in words to
+``aux/failure.json``, progress to the events file. Exit code: 0 done, 1 failed, 2 bad settings, 143 interrupted
+(saved, and the same job goes on from there).
+"""
+
+import json
+import os
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from elf.cache.errors import CacheError
+from elf.cache.files import write_atomic
+from elf.cache.manifest import MANIFEST, Manifest
+from elf.cache.store import Artifact
+from elf.pipeline.errors import Failed, Misconfigured
+from elf.pipeline.progress import Bar, Progress
+from elf.pipeline.replay import ChildProgress
+from elf.pipeline.section import Section
+from elf.pipeline.stage import Compute, StageContext
+from elf.stages.stopping import EXIT_CODE, Interrupted
+
+
+class _Silence:
+    """The progress of ranks that have nothing to say."""
+
+    def note(self, line: str) -> None:
+        pass
+
+    @contextmanager
+    def bar(self, label: str, total: float | None, *, unit: str = "", done: float = 0) -> Generator[Bar]:
+        yield self
+
+    def advance(self, amount: float = 1, **shown: float | str) -> None:
+        pass
+
+
+def main(path: Path) -> int:
+    """Run the job described in ``path``; the exit code."""
+    job = json.loads(path.read_text(encoding="utf-8"))
+    speaks = os.environ.get("RANK", "0") == "0"
+    context = _context(job, ChildProgress(Path(job["events"])) if speaks else _Silence())
+    try:
+        facts = _find(job["entry"])(_section(job), context)
+    except (Failed, CacheError, Misconfigured) as error:
+        # Any rank may be the one that knows: rows are read where they are used.
+        write_atomic(context.aux / "failure.json", json.dumps({"text": str(error)}))
+        print(error, file=sys.stderr, flush=True)
+        return 2 if isinstance(error, Misconfigured) else 1
+    except Interrupted as interruption:
+        context.progress.note(str(interruption))
+        return EXIT_CODE
+    if speaks:
+        write_atomic(context.aux / "facts.json", json.dumps(dict(facts), sort_keys=True, allow_nan=False))
+    return 0
+
+
+def _context(job: dict[str, Any], progress: Progress) -> StageContext:
+    inputs = {role: _artifact(Path(path)) for role, path in job["inputs"].items()}
+    compute = Compute.model_validate_json(json.dumps(job["compute"]))
+    return StageContext(Path(job["out"]), inputs, compute, progress)
+
+
+def _artifact(path: Path) -> Artifact:
+    return Artifact(path, Manifest.from_json((path / MANIFEST).read_bytes()))
+
+
+def _section(job: dict[str, Any]) -> Section:
+    kind: type[Section] = _find(job["section_type"])
+    return kind.model_validate_json(json.dumps(job["section"]))
+
+
+def _find(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
