@@ -41,7 +41,7 @@ class NgramHasher:
     def _code(self, word: str) -> int:
         code = self._words.get(word)
         if code is None:
-            code = self._words[word] = xxhash.xxh3_64_intdigest(word)
+            code = self._words[word] = xxhash.xxh3_64_intdigest(word.encode())
         return code
 
 

@@ -120,7 +120,7 @@ def load_judge(folder: Path, *, window: int, precision: str, device: str) -> Jud
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        model = AutoModelForCausalLM.from_pretrained(
+        model: Any = AutoModelForCausalLM.from_pretrained(
             folder, local_files_only=True, dtype=getattr(torch, precision)
         )
     except (OSError, ValueError, KeyError) as error:
@@ -170,4 +170,3 @@ def _filled(order: Sequence[int], lengths: Sequence[int], rows: int | None) -> I
         size = rows if rows is not None else max(1, TOKENS_PER_CALL // lengths[order[first]])
         yield list(order[first : first + size])
         first += size
-

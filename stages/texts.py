@@ -44,9 +44,10 @@ def to_record(text: Text) -> dict[str, Any]:
     record: dict[str, Any] = {"id": text.id, "seed": text.seed, "text": text.text}
     if text.ids is not None:
         record["ids"] = list(text.ids)
-    for name, value in (("reference", text.reference), ("source", text.source)):
-        if value is not None:
-            record[name] = value
+    if text.reference is not None:
+        record["reference"] = text.reference
+    if text.source is not None:
+        record["source"] = text.source
     return record
 
 
@@ -68,7 +69,9 @@ def read_texts(path: "Path") -> tuple[Text, ...]:
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except FileNotFoundError:
-        raise Failed(f"There is no {path}; samples are read from a file of JSON lines of that name.") from None
+        raise Failed(
+            f"There is no {path}; samples are read from a file of JSON lines of that name."
+        ) from None
     except UnicodeDecodeError as error:
         raise Failed(f"{path} is not UTF-8 text ({error}); save it as UTF-8.") from error
     texts = [_parse(line, path, number) for number, line in enumerate(lines, 1) if line.strip()]

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Goldens
-from elf.stages.judge import Judge, Tokens, counted_tokens
 from transformers import GPT2Config, GPT2LMHeadModel
+
+from elf.stages.judge import Judge, Tokens, counted_tokens
+from tests.golden.conftest import Goldens
 
 CASE = "metrics/ppl"
 

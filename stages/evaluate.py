@@ -1,0 +1,235 @@
+"""Stage evaluate: texts of any origin → `metrics.json` and `per_text.jsonl`.
+
+Needs only `samples.jsonl` (and copies `settings.json` beside it into the result, so that no number stands without
+what made it). Without a judge the text statistics are still there and Gen-PPL is absent, with the reason.
+
+Resumes batch by batch: the judge's records and the place in the training text lie under `parts/` until the end.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from elf.cache.files import make_folder, write_atomic
+from elf.cache.manifest import JSON
+from elf.pipeline.errors import Failed
+from elf.pipeline.stage import StageContext
+from elf.stages.config import Evaluate
+from elf.stages.copies import CopySearch, stream_documents
+from elf.stages.devices import choose_device
+from elf.stages.judge import Judge, Judged, Tokens, load_judge, plan_batches
+from elf.stages.memory import keep_freed_memory, set_threads
+from elf.stages.rows import TokenRows
+from elf.stages.scores import (
+    Floor,
+    Measured,
+    counts_of,
+    find_faults,
+    find_warnings,
+    measure,
+    score_table,
+    value_of,
+)
+from elf.stages.texts import SAMPLES, SETTINGS, Text, read_texts
+from elf.stages.textstats import unigram_entropy, words_of
+from elf.stages.vocabulary import cut_at_end, decode_texts, load_tokenizer
+
+METRICS = "metrics.json"
+PER_TEXT = "per_text.jsonl"
+REAL_ROWS = 256
+"""Rows of real text from which the entropy floor is taken."""
+REAL_MARGIN = 0.5
+COPY_ROWS = 16384
+"""Training rows read between two records of the search for copies."""
+
+
+def run(section: Evaluate, context: StageContext) -> Mapping[str, JSON]:
+    """Score the texts of `context.inputs["samples"]`."""
+    keep_freed_memory()
+    set_threads(context.compute.threads)
+    samples = context.inputs["samples"].path
+    texts = read_texts(samples / SAMPLES)
+    parts = make_folder(context.out / "parts")
+    copied = find_copies(texts, section.copy_ngram, context, parts)
+    judge, judged = None, None
+    if section.judge is not None:
+        judge = open_judge(section, context)
+        judged = judge_texts(texts, judge, context, parts)
+    floor = find_floor(section, judge, context)
+    measured = measure(texts, copied, judged)
+    scores = score_table(measured, copy_ngram=section.copy_ngram)
+    counts = counts_of(measured)
+    faults, warnings = find_faults(scores, counts, floor), find_warnings(scores, counts)
+    for line in (*warnings, *(f"degenerate: {fault}" for fault in faults)):
+        context.progress.note(line)
+    result = {
+        "judge": _judge_facts(section, judge, context),
+        "settings": _settings_of(samples),
+        "samples": {"stage": context.inputs["samples"].manifest.stage, "key": _key(context, "samples")},
+        "counts": counts,
+        "scores": scores,
+        "entropy_floor": asdict(floor) if floor is not None else None,
+        "degenerate": faults,
+        "warnings": warnings,
+        "versions": {name: version(name) for name in ("torch", "transformers", "tokenizers")},
+    }
+    write_atomic(context.out / METRICS, _json(result, indent=1))
+    write_atomic(
+        context.out / PER_TEXT, "".join(_json(_per_text(item, section.copy_ngram)) for item in measured)
+    )
+    shutil.rmtree(parts)
+    return {
+        **{name: value_of(scores, name) for name in scores},
+        "texts": len(texts),
+        "degenerate": faults,
+        "warnings": warnings,
+    }
+
+
+def find_copies(texts: Sequence[Text], n: int, context: StageContext, parts: Path) -> list[tuple[int, int]]:
+    """Per text (word n-grams that occur in the training text, all its n-grams); the training text is streamed."""
+    tokens = context.inputs["tokens"].path
+    rows, tokenizer = TokenRows.open(tokens), load_tokenizer(tokens / "tokenizer")
+    search = CopySearch([words_of(text.text) for text in texts], n)
+    record = parts / "copies.json"
+    done, carry = 0, []
+    if record.exists():
+        saved = json.loads(record.read_text(encoding="utf-8"))
+        done, carry = saved["rows"], saved["carry"]
+        search.found[saved["found"]] = True
+    documents = stream_documents(
+        rows, end_id=rows.vocabulary.end_id, chunk=COPY_ROWS, start=done, carry=carry
+    )
+    with context.progress.bar("look for copies", rows.rows, unit="rows", done=done) as bar:
+        for read, held, pieces in documents:
+            search.look_through(tokenizer.backend.decode_batch(pieces, skip_special_tokens=True))
+            found = np.flatnonzero(search.found).tolist()
+            write_atomic(record, _json({"rows": read, "carry": held, "found": found}))
+            bar.advance(read - done)
+            done = read
+    return search.counts()
+
+
+def open_judge(section: Evaluate, context: StageContext) -> Judge:
+    """The judge that the section names, from the artifact that was fetched for it."""
+    assert section.judge is not None
+    if "judge" not in context.inputs:
+        raise Failed("evaluate.judge is set but no judge was fetched; the plan lacks the input 'judge'.")
+    return load_judge(
+        context.inputs["judge"].path / "data",
+        window=section.judge.window,
+        precision=section.judge.precision,
+        device=choose_device(context.compute.device),
+    )
+
+
+def judge_texts(texts: Sequence[Text], judge: Judge, context: StageContext, parts: Path) -> list[Judged]:
+    """Score every text; a batch whose record is there already is not scored again. Empty texts are not read."""
+    tokens = judge.tokenize([text.text for text in texts])
+    tokens = [Tokens((), False) if text.empty else item for text, item in zip(texts, tokens, strict=True)]
+    batches = plan_batches([len(item.ids) for item in tokens], rows=context.compute.batch)
+    results: dict[int, Judged] = {}
+    records = {batch[0]: parts / f"judged-{batch[0]:07d}-{len(batch)}.json" for batch in batches}
+    for batch in batches:
+        results |= _recorded(records[batch[0]], batch)
+    total = sum(len(item.ids) for item in tokens)
+    done = sum(len(tokens[i].ids) for i in results)
+    with context.progress.bar("judge", total, unit="tokens", done=done) as bar:
+        for batch in batches:
+            if batch[0] in results:
+                continue
+            scored = judge.score([tokens[i] for i in batch])
+            _refuse_not_finite([texts[i] for i in batch], scored)
+            plain = {"texts": list(batch), "judged": [asdict(item) for item in scored]}
+            write_atomic(records[batch[0]], _json(plain))
+            results |= dict(zip(batch, scored, strict=True))
+            bar.advance(sum(len(tokens[i].ids) for i in batch))
+    return [results[i] for i in range(len(texts))]
+
+
+def find_floor(section: Evaluate, judge: Judge | None, context: StageContext) -> Floor | None:
+    """The entropy under which texts are degenerate: as configured, or that of real rows less a margin."""
+    if section.entropy_floor is not None:
+        return Floor(section.entropy_floor, "evaluate.entropy_floor")
+    role = "heldout" if "heldout" in context.inputs else "tokens"
+    folder = context.inputs[role].path
+    rows, tokenizer = TokenRows.open(folder), load_tokenizer(folder / "tokenizer")
+    chosen = np.unique(np.linspace(0, rows.rows - 1, min(REAL_ROWS, rows.rows)).round().astype(np.int64))
+    bounds = zip(rows.ids(chosen), rows.condition_lengths(chosen), rows.lengths(chosen), strict=True)
+    ids = [row[first:last] for row, first, last in bounds]
+    end = rows.vocabulary.end_id
+    if judge is not None:
+        texts = [text for text in decode_texts(tokenizer, ids, end) if text.strip()]
+        values = [unigram_entropy(item.ids) for item in judge.tokenize(texts)]
+    else:
+        values = [unigram_entropy(cut_at_end(row, end).tolist()) for row in ids]
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    origin = "held-out text" if role == "heldout" else "training text"
+    return Floor(float(np.mean(known)) - REAL_MARGIN, f"{origin} − {REAL_MARGIN}")
+
+
+def _recorded(record: Path, batch: Sequence[int]) -> dict[int, Judged]:
+    """What an interrupted run found for exactly this batch; nothing where it made other batches."""
+    if not record.exists():
+        return {}
+    saved = json.loads(record.read_text(encoding="utf-8"))
+    if saved["texts"] != list(batch):
+        return {}
+    return {i: Judged(**item) for i, item in zip(batch, saved["judged"], strict=True)}
+
+
+def _refuse_not_finite(texts: Sequence[Text], scored: Sequence[Judged]) -> None:
+    for text, item in zip(texts, scored, strict=True):
+        if not np.isfinite(item.nll):
+            raise Failed(
+                f"The judge gives text {text.id!r} of seed {text.seed} an NLL of {item.nll}: the judge is damaged "
+                "or overflows in this precision; set evaluate.judge.precision to float32 or fetch it again."
+            )
+
+
+def _settings_of(samples: Path) -> Any:
+    path = samples / SETTINGS
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def _judge_facts(section: Evaluate, judge: Judge | None, context: StageContext) -> dict[str, JSON] | None:
+    if judge is None or section.judge is None:
+        return None
+    return {
+        "name": section.judge.name,
+        "window": section.judge.window,
+        "precision": section.judge.precision,
+        "end_ids": sorted(judge.end_ids),
+        "key": _key(context, "judge"),
+        "content": context.inputs["judge"].manifest.content,
+    }
+
+
+def _key(context: StageContext, role: str) -> str:
+    return context.inputs[role].manifest.fingerprint
+
+
+def _per_text(item: Measured, n: int) -> dict[str, JSON]:
+    plain: dict[str, JSON] = {
+        "id": item.text.id,
+        "seed": item.text.seed,
+        "empty": item.text.empty,
+        "duplicate": item.duplicate,
+        "words": len(item.words),
+        "repeats_4": list(item.repeated),
+        f"copy_{n}": list(item.copied),
+        "entropy_ids": item.entropy_ids,
+    }
+    return plain | {"judged": asdict(item.judged) if item.judged is not None else None}
+
+
+def _json(value: Any, indent: int | None = None) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False, indent=indent) + "\n"

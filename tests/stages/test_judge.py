@@ -1,0 +1,101 @@
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from judging import END, make_judge
+
+from elf.pipeline.errors import Failed, Misconfigured
+from elf.stages.judge import Judge, Judged, counted_tokens, load_judge, plan_batches
+
+TEXTS = [
+    "a garden",
+    "the old letter market new bridge winter",
+    "x",
+    "",
+    "the the the the the the the the the the",
+    f"first part.{END}second part{END}third",
+    f"{END}begins with the mark{END}",
+    "long " * 40,
+]
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Judge:
+    folder = make_judge(tmp_path_factory.mktemp("judge"))
+    return load_judge(folder, window=64, precision="float32", device="cpu")
+
+
+def score(judge: Judge, texts: list[str], rows: int | None) -> list[Judged]:
+    tokens = judge.tokenize(texts)
+    found: dict[int, Judged] = {}
+    for batch in plan_batches([len(item.ids) for item in tokens], rows=rows):
+        found |= dict(zip(batch, judge.score([tokens[i] for i in batch]), strict=True))
+    return [found[i] for i in range(len(texts))]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 8, None])
+def test_a_score_does_not_depend_on_its_neighbours(judge: Judge, rows: int | None):
+    alone = [score(judge, [text], 1)[0] for text in TEXTS]
+    for texts, expected in ((TEXTS, alone), (TEXTS[::-1], alone[::-1])):
+        for ours, theirs in zip(score(judge, texts, rows), expected, strict=True):
+            assert ours.nll == pytest.approx(theirs.nll, rel=1e-5)
+            assert (ours.counted, ours.tokens, ours.entropy) == (
+                theirs.counted,
+                theirs.tokens,
+                theirs.entropy,
+            )
+
+
+def test_nll_is_that_of_the_library(judge: Judge):
+    ids = torch.tensor([judge.tokenize(["the old letter"])[0].ids])
+    with torch.no_grad():
+        mean = judge.model(input_ids=ids, labels=ids).loss
+    scored = score(judge, ["the old letter"], None)[0]
+    assert scored.nll == pytest.approx(float(mean) * 13, rel=1e-5)
+    assert scored.counted == 13
+
+
+def test_rules_of_first_token_window_and_empties(judge: Judge):
+    _, _, one, empty, *_, long = score(judge, TEXTS, None)
+    assert (one.tokens, one.counted, one.nll, one.entropy) == (1, 0, 0.0, 0.0)
+    assert (empty.tokens, empty.counted, empty.nll, empty.entropy) == (0, 0, 0.0, None)
+    assert (long.tokens, long.counted, long.truncated) == (64, 63, True)
+
+
+def test_only_the_first_end_mark_counts(judge: Judge):
+    inside, leading = score(judge, TEXTS[5:7], None)
+    assert (inside.tokens, inside.end_marks, inside.counted) == (29, 2, 27)
+    assert (leading.tokens, leading.end_marks, leading.counted) == (22, 2, 20)
+    ends = frozenset({0})
+    assert counted_tokens([5, 0, 6, 0, 0], ends) == [True, True, True, False, False]
+    assert counted_tokens([0, 5, 0], ends) == [True, True, False]
+    tokens = judge.tokenize([TEXTS[5]])[0]
+    nlls = judge.token_nlls([tokens.ids])[0]
+    second = [i for i, token in enumerate(tokens.ids) if token == 0][1]
+    assert inside.nll == pytest.approx(float(nlls.double().sum() - nlls[second - 1]), rel=1e-6)
+
+
+def test_a_window_beyond_the_judge_is_refused(tmp_path: Path):
+    folder = make_judge(tmp_path / "judge", window=16)
+    with pytest.raises(Misconfigured, match=r"window is 17.*16 tokens"):
+        load_judge(folder, window=17, precision="float32", device="cpu")
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path: Path):
+    with pytest.raises(Failed, match="cannot be loaded"):
+        load_judge(tmp_path, window=16, precision="float32", device="cpu")
+
+
+def test_batches_hold_every_text_once_longest_first():
+    lengths = [5, 0, 1000, 7, 1, 1500, 5]
+    assert plan_batches(lengths, rows=2) == [[5, 2], [3, 0], [6], [1, 4]]
+    assert plan_batches(lengths, rows=None) == [[5], [2, 3], [0, 6], [1, 4]]
+    assert plan_batches([], rows=None) == []
+
+
+def test_sixty_four_copies_score_well_and_have_the_entropy_of_one(judge: Judge):
+    one, many = score(judge, [TEXTS[1]], None)[0], score(judge, [TEXTS[1]] * 64, None)
+    total = sum(item.nll for item in many) / sum(item.counted for item in many)
+    assert math.exp(total) == pytest.approx(math.exp(one.nll / one.counted), rel=1e-5)
+    assert {item.entropy for item in many} == {one.entropy}
