@@ -5,6 +5,7 @@ same unless ``tokenize.vocabulary`` is ``used``. Nothing here loads torch or tra
 """
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from elf.cache.files import write_atomic
-from elf.pipeline.errors import Failed
+from elf.pipeline.errors import Failed, Misconfigured
 
 TOKENIZER_FILE = "tokenizer.json"
 
@@ -47,11 +48,11 @@ class TextTokenizer:
         return self.backend.decode(list(map(int, ids)), skip_special_tokens=True)
 
     def end_id(self, token: str) -> int:
-        """Id of the end mark ``token``. Raises Failed where the tokenizer does not hold it."""
+        """Id of the end mark ``token``. Raises Misconfigured where the tokenizer does not hold it."""
         found = self.backend.token_to_id(token)
         if found is None:
             known = [name for name in self.specials if not name.startswith("<extra_id_")]
-            raise Failed(
+            raise Misconfigured(
                 f"tokenize.end_token is {token!r}, which this tokenizer does not have; its special tokens are "
                 f"{', '.join(known) or '(none)'}. Set tokenize.end_token to the one that ends a text."
             )
@@ -83,6 +84,8 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
         raise Failed(f"{folder} holds no {TOKENIZER_FILE}, so there is no tokenizer in it.") from error
     except Exception as error:  # the library raises bare Exception
         raise Failed(f"{path} is no readable tokenizer: {error}.") from error
+    # One thread a process: work is spread over processes, and threads of the library do not survive a fork.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     backend.no_truncation()
     backend.no_padding()
     # Without this the library finds special tokens in raw text.

@@ -1,0 +1,280 @@
+"""Documents out of a fetched corpus: one stream, in one order, whatever the files are.
+
+* ``text``: one document per file (a corpus of lines or paragraphs belongs in JSON lines); id = file name.
+* ``jsonl``: one record per line, strict JSON in UTF-8.
+* ``parquet``: one record per row, read row group by row group.
+
+Files are read in the order of their relative names. Every record is judged by itself: what one file's first rows
+look like says nothing about the rest. A column may lie inside another: ``translation.de``.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from elf.pipeline.errors import Failed
+from elf.stages.assets import list_files
+from elf.stages.config import Source
+
+OTHER_SPLIT = "in the other split"
+_SUFFIXES = {
+    ".txt": "text", ".text": "text", ".md": "text",
+    ".jsonl": "jsonl", ".ndjson": "jsonl",
+    ".parquet": "parquet",
+}  # fmt: skip
+_BOM = b"\xef\xbb\xbf"
+_KINDS = {bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One usable record. ``sides`` is (text,) or (source, target); ``place`` is its line or row, from 1."""
+
+    file: str
+    place: int
+    id: str
+    named: bool
+    """Whether ``id`` was in the record; otherwise it is its position."""
+    sides: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A record that was passed over, and the reason in words."""
+
+    file: str
+    place: int
+    reason: str
+
+
+class _Unusable(Exception):
+    """Why a record cannot be used; ``reason`` is the short form that is counted."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(f"{reason}{detail}")
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """A fetched corpus: the folder of its files and how to read them; ``shown`` names it in messages."""
+
+    folder: Path
+    source: Source
+    shown: str
+
+    def files(self) -> list[tuple[str, Path, str]]:
+        """Relative name, path and format of the files that are read, in order.
+
+        Raises Failed where there is none.
+        """
+        listing = list_files(self.folder)
+        if self.source.format != "auto":
+            return self._fit([(name, path, self.source.format) for name, path in listing])
+        known = [(name, path, _SUFFIXES.get(path.suffix.lower(), "")) for name, path in listing]
+        usable = [entry for entry in known if entry[2]]
+        if not usable:
+            seen = sorted({path.suffix or "(none)" for _, path in listing}) or ["(no files)"]
+            raise Failed(
+                f"{self.shown} holds no corpus: its files end in {', '.join(seen)}, read are {', '.join(_SUFFIXES)}. "
+                "Set `format` in the data section to say what they are."
+            )
+        return self._fit(usable)
+
+    def passed_over(self) -> list[str]:
+        """Relative names of files whose suffix says nothing, which are not read."""
+        read = {name for name, _, _ in self.files()}
+        return [name for name, _ in list_files(self.folder) if name not in read]
+
+    def documents(self) -> Iterator[Document | Skipped]:
+        """All records in order, at most ``source.limit`` usable ones.
+
+        Raises Failed naming file, line or row and key: for a record without usable text where ``on_bad`` is
+        ``error``, and always for a file that cannot be read at all.
+        """
+        left = self.source.limit
+        for name, path, form in self.files():
+            for place, record in _READERS[form](self, name, path):
+                try:
+                    event = self._document(name, place, record)
+                except _Unusable as fault:
+                    if self.source.on_bad == "error":
+                        raise Failed(self._complaint(name, place, form, fault)) from fault
+                    event = Skipped(name, place, fault.reason)
+                yield event
+                if left is not None and isinstance(event, Document):
+                    left -= 1
+                    if not left:
+                        return
+
+    def columns(self) -> tuple[str, ...]:
+        """The columns that hold text."""
+        source = self.source
+        return (source.source, source.target) if source.source and source.target else (source.text,)
+
+    def _fit(self, files: list[tuple[str, Path, str]]) -> list[tuple[str, Path, str]]:
+        plain = [name for name, _, form in files if form == "text"]
+        if plain and self.source.pairs:
+            raise Failed(
+                f"{self.shown}, file {plain[0]} is plain text, which has no columns '{self.source.source}' and "
+                f"'{self.source.target}'; pairs are read from JSON lines or parquet."
+            )
+        return files
+
+    def _document(self, name: str, place: int, record: Any) -> Document:
+        if isinstance(record, _Unusable):
+            raise record
+        sides = tuple(_text(record, column) for column in self.columns())
+        found = _find(record, self.source.id) if self.source.id is not None else None
+        if found is None or isinstance(found, _Missing):
+            return Document(name, place, f"{name}:{place}", False, sides)
+        if isinstance(found, int) and not isinstance(found, bool):
+            return Document(name, place, str(found), True, sides)
+        return Document(name, place, _text(record, self.source.id or ""), True, sides)
+
+    def _complaint(self, name: str, place: int, form: str, fault: _Unusable) -> str:
+        unit = {"jsonl": "line", "parquet": "row", "text": "line"}[form]
+        return (
+            f"{self.shown}, file {name}, {unit} {place}: {fault}. Mend the record, or set `on_bad: skip` in the "
+            "data section to leave such records out and count them."
+        )
+
+
+def chosen(document: Document, split: str, holdout: float) -> bool:
+    """Whether a document belongs to ``split`` when a share ``holdout`` of all goes to validation.
+
+    Decided by the sha256 of its text (of the source side, for pairs), so that equal texts share a split.
+    """
+    if not holdout:
+        return True
+    digest = hashlib.sha256(document.sides[0].encode()).digest()
+    held_out = int.from_bytes(digest[:8], "big") < holdout * 2.0**64
+    return held_out == (split != "train")
+
+
+def describe_corpus(config: Mapping[str, Any]) -> str:
+    """How to name a fetched corpus in messages, from its fetch settings: the local path or the URI."""
+    return str(config.get("location") or config.get("source") or "The corpus")
+
+
+class _Missing:
+    """No such key."""
+
+
+_MISSING = _Missing()
+
+
+def _find(record: Mapping[str, Any], column: str) -> Any:
+    if column in record:
+        return record[column]
+    head, dot, rest = column.partition(".")
+    inner = record.get(head)
+    return _find(inner, rest) if dot and isinstance(inner, dict) else _MISSING
+
+
+def _text(record: Mapping[str, Any], column: str) -> str:
+    value = _find(record, column)
+    if isinstance(value, _Missing):
+        raise _Unusable(f"the key '{column}' is missing", f" (there are: {', '.join(record) or 'none'})")
+    if value is None:
+        raise _Unusable(f"the key '{column}' is null", ", where text belongs")
+    if not isinstance(value, str):
+        raise _Unusable(f"the key '{column}' is {_kind(value)}", f" ({value!r:.40}), where text belongs")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise _Unusable(
+            f"the key '{column}' holds half a surrogate pair", f" at character {error.start}"
+        ) from error
+    return value
+
+
+def _kind(value: object) -> str:
+    return _KINDS.get(type(value), f"a {type(value).__name__}")
+
+
+def _read_text(corpus: Corpus, name: str, path: Path) -> Iterator[tuple[int, Any]]:
+    raw = path.read_bytes().removeprefix(_BOM)
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        yield line, _Unusable("not UTF-8", f" (byte {raw[error.start]:#04x} at offset {error.start})")
+        return
+    names = dict.fromkeys(corpus.columns(), text)
+    yield 1, {**names, corpus.source.id or "id": name}
+
+
+def _read_jsonl(corpus: Corpus, name: str, path: Path) -> Iterator[tuple[int, Any]]:
+    with path.open("rb") as stream:
+        for place, line in enumerate(stream, 1):
+            raw = line.removeprefix(_BOM) if place == 1 else line
+            if raw.strip():
+                yield place, _record(raw)
+
+
+def _record(raw: bytes) -> Any:
+    try:
+        record = json.loads(raw.decode(), parse_constant=_refuse_constant, object_pairs_hook=_unique)
+    except UnicodeDecodeError as error:
+        return _Unusable("not UTF-8", f" (byte {raw[error.start]:#04x} at offset {error.start} of the line)")
+    except ValueError as error:
+        if not raw.endswith(b"\n"):
+            return _Unusable("the last line is cut off", f": it has no line end and is not JSON ({error})")
+        return _Unusable("not JSON", f" ({error})")
+    except RecursionError:
+        return _Unusable("not JSON", " (nested too deeply)")
+    if not isinstance(record, dict):
+        return _Unusable("not an object", f" but {_kind(record)}")
+    return record
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) != len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return record
+
+
+def _read_parquet(corpus: Corpus, name: str, path: Path) -> Iterator[tuple[int, Any]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    where = f"{corpus.shown}, file {name}"
+    try:
+        with pq.ParquetFile(path) as file:
+            columns = _parquet_columns(file, corpus, where)
+            place = 0
+            for batch in file.iter_batches(batch_size=1024, columns=columns):
+                for record in batch.to_pylist():
+                    place += 1
+                    yield place, record
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        raise Failed(
+            f"{where} is no whole parquet file ({error}); fetch it again or leave it out."
+        ) from error
+
+
+def _parquet_columns(file: Any, corpus: Corpus, where: str) -> list[str]:
+    schema = file.schema_arrow
+    top = {name: schema.field(name) for name in schema.names}
+    if not file.metadata.num_rows:
+        raise Failed(f"{where} has 0 rows; leave it out or bring the whole file.")
+    for column in corpus.columns():
+        if column not in top and column.split(".")[0] not in top:
+            raise Failed(
+                f"{where} has no column '{column}'; its columns are {', '.join(top)}. Name the right one in the "
+                "data section."
+            )
+    wanted = [*corpus.columns(), *([corpus.source.id] if corpus.source.id else [])]
+    return [column for column in dict.fromkeys(wanted) if column in top or column.split(".")[0] in top]
+
+
+_READERS = {"text": _read_text, "jsonl": _read_jsonl, "parquet": _read_parquet}
