@@ -80,10 +80,14 @@ class Lease:
         self._thread = threading.Thread(target=self._beat, name=f"lease {path.name}", daemon=True)
         self._thread.start()
 
+    def is_held(self) -> bool:
+        """Whether the lease is still ours; once it is not, it never is again."""
+        self.lost = self.lost or not self._is_ours()
+        return not self.lost
+
     def check(self) -> None:
         """Raise StoreBusy if the lease is no longer ours."""
-        self.lost = self.lost or not self._is_ours()
-        if self.lost:
+        if not self.is_held():
             now = _read(self.path)
             raise StoreBusy(
                 f"The lease {self.path} of {self.holder} now belongs to {now or 'nobody'}: that happens "
@@ -165,7 +169,7 @@ def _lock(fd: int) -> bool:
 
 
 def _create(lease: Path, holder: Holder) -> bool:
-    """Put the lease file there whole, unless one stands there."""
+    """Put the file there whole, unless one stands there."""
     if lease.exists():
         return False
     temporary = temporary_beside(lease)
@@ -181,30 +185,26 @@ def _create(lease: Path, holder: Holder) -> bool:
 
 
 def _take_over(lease: Path, fd: int, holder: Holder, ttl: float) -> bool:
-    """Replace a dead owner's lease. The rename has exactly one winner, who looks at what he took."""
+    """Replace a dead owner's lease. Of many that try, the one whose claim stands looks again and inherits."""
+    if not _is_stale(lease, fd, ttl):
+        return False
+    claim = lease.with_name(f"{lease.name}.heir")
+    if not _create(claim, holder):
+        if _is_stale(claim, fd, ttl):  # an heir died between these lines; the next poll finds the way free
+            claim.unlink(missing_ok=True)
+        return False
+    if not _is_stale(lease, fd, ttl):
+        claim.unlink()
+        return False
+    claim.rename(lease)
+    return True
+
+
+def _is_stale(lease: Path, fd: int, ttl: float) -> bool:
     owner = _read(lease)
     if owner is None:
-        return False  # released this moment: create it at the next poll
-    if owner.is_here():
-        if not owner.is_dead():
-            return False
-    elif _age(lease, fd) <= ttl:
-        return False
-    taken = lease.with_name(f"{lease.name}.{holder.token}")
-    try:
-        lease.rename(taken)
-    except FileNotFoundError:
-        return False
-    found = _read(taken)
-    if found is None or found.token != owner.token:  # somebody was faster and this is his: give it back
-        try:
-            os.link(taken, lease)
-        except FileExistsError:
-            pass
-        taken.unlink()
-        return False
-    taken.unlink()
-    return _create(lease, holder)
+        return False  # given back this moment
+    return owner.is_dead() if owner.is_here() else _age(lease, fd) > ttl
 
 
 def _age(lease: Path, fd: int) -> float:

@@ -90,7 +90,7 @@ class Manifest:
         """The manifest that `to_json` wrote. Raises Damaged, naming the field, on anything else."""
         try:
             plain = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise Damaged(f"not JSON ({error})") from error
         names = [field.name for field in fields(cls)]
         top = _object(plain, "the top level", ["format", *names])

@@ -137,19 +137,20 @@ class Store:
         """
         path = _folder(where)
         final = self.path(manifest.stage, manifest.fingerprint)
-        if (winner := self.find(manifest.stage, manifest.fingerprint)) is None:
+        winner = self.find(manifest.stage, manifest.fingerprint)
+        if winner is None:
             try:
                 self._seal(path, manifest)
                 make_folder(final.parent)
                 with writing(final):
                     path.rename(final)
-            except OSError:
+            except (OSError, CacheError):
                 winner = self.find(manifest.stage, manifest.fingerprint)
                 if winner is None:
                     raise
         if winner is not None:
-            self._lease(path).check()
-            remove_tree(path)
+            if self._lease(path).is_held():
+                remove_tree(path)
             return winner
         fsync_folder(final.parent)
         fsync_folder(path.parent)
@@ -192,6 +193,8 @@ class Store:
         try:
             for garbage in path.parent.glob(f"{path.name[:64]}.old-*"):
                 remove_tree(garbage)
+            for draft in path.parent.glob(f"{path.name[:64]}*.manifest-*"):
+                draft.unlink(missing_ok=True)
             make_folder(path)
             (path / MANIFEST).unlink(missing_ok=True)  # died between manifest and rename
             remove_strays(path)
@@ -224,7 +227,10 @@ class Store:
         Manifest.from_json(text := manifest.to_json())
         fsync_tree(path)
         lease.check()
-        write_atomic(path / MANIFEST, text)
+        draft = path.with_name(f"{path.name}.manifest-{uuid.uuid4().hex}")  # a race must not publish a draft
+        write_atomic(draft, text)
+        draft.rename(path / MANIFEST)
+        fsync_folder(path)
 
 
 def _folder(where: Building | Path) -> Path:

@@ -1,0 +1,113 @@
+"""Whole or absent, and one clear paragraph when the disk refuses."""
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import xxhash
+
+from elf import cache
+from elf.cache.errors import Damaged, Unwritable
+from elf.cache.files import digest_file, fsync_tree, remove_strays, write_atomic
+from elf.cache.manifest import Fingerprint, Manifest
+from elf.cache.records import check_files, records
+
+
+@contextmanager
+def largest_file(limit: int) -> Iterator[None]:
+    """No file may grow beyond `limit` bytes in this process: how a full disk looks without filling one."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_write_replaces_the_whole_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    write_atomic(path, "first, longer than the second")
+    write_atomic(path, "zweite: ü")
+    assert path.read_text(encoding="utf-8") == "zweite: ü"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    write_atomic(path, b"old")
+    with largest_file(1000), pytest.raises(Unwritable, match=r"a\.bin.*bytes free"):
+        write_atomic(path, b"x" * 5000)
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_place_nobody_may_write_to_is_named() -> None:
+    with pytest.raises(Unwritable, match="/sys/kernel/copy: "):
+        write_atomic(Path("/sys/kernel/copy"), b"x")
+
+
+def test_digests_are_those_of_the_whole_content(tmp_path: Path) -> None:
+    raw = os.urandom(9_000_001)
+    (tmp_path / "a").write_bytes(raw)
+    assert digest_file(tmp_path / "a") == f"xxh3:{xxhash.xxh3_128_hexdigest(raw)}"
+    fsync_tree(tmp_path)
+
+
+def test_strays_go_and_finished_files_stay(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    for name in ("a.tmp", ".tmp-1-2", "sub/.tmp-3", "sub/b.bin", "tmp.txt"):
+        (tmp_path / name).write_bytes(b"")
+    assert len(remove_strays(tmp_path)) == 3
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["b.bin", "sub", "tmp.txt"]
+
+
+def test_links_and_pipes_are_not_recorded(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/etc/passwd")
+    with pytest.raises(Damaged, match="link"):
+        records(tmp_path)
+    (tmp_path / "link").unlink()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(Damaged, match="pipe"):
+        records(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("harm", "deep", "message"),
+    [
+        (lambda p: (p / "a").unlink(), False, "missing"),
+        (lambda p: (p / "a").write_bytes(b"12"), False, "2 bytes"),
+        (lambda p: (p / "b").write_bytes(b""), False, "not named"),
+        (lambda p: (p / "a").write_bytes(b"124"), True, "digest"),
+        (lambda p: (p / "aux" / "log").write_bytes(b"log?"), True, "log"),
+    ],
+)
+def test_a_folder_that_differs_from_its_manifest_is_named(
+    tmp_path: Path,
+    describe: Callable[[Path, str, Fingerprint], Manifest],
+    named_key: Callable[[str], Fingerprint],
+    harm: Callable[[Path], object],
+    deep: bool,
+    message: str,
+) -> None:
+    (tmp_path / "a").write_bytes(b"123")
+    (tmp_path / "aux").mkdir()
+    (tmp_path / "aux" / "log").write_bytes(b"log!")
+    manifest = describe(tmp_path, "encode", named_key("x"))
+    check_files(tmp_path, manifest, deep=True)
+    harm(tmp_path)
+    with pytest.raises(Damaged, match=message):
+        check_files(tmp_path, manifest, deep=deep)
+
+
+def test_nothing_heavy_is_imported() -> None:
+    names = sorted(path.stem for path in Path(cache.__path__[0]).glob("[a-z]*.py"))
+    script = f"import sys, {', '.join(f'elf.cache.{name}' for name in names)}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "elf.cache.store" in loaded
+    assert not loaded & {"torch", "zarr", "prefect", "pydantic", "elf.pipeline", "elf.stages"}
