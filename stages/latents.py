@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from elf.cache.layout import Array, DType, RaggedLayout
-from elf.cache.rows import Indices, RaggedRows, Rows
+from elf.cache.rows import RaggedRows, Rows
 from elf.cache.store import Artifact
 from elf.pipeline.errors import Failed
 from elf.stages.config import Latents as LatentSettings
 from elf.stages.model.objective import Batch
+from elf.stages.order import Integers
 from elf.stages.rows import TokenRows
 
 PLAIN = "plain"
@@ -57,7 +58,7 @@ class View(Protocol):
     @property
     def storage(self) -> np.dtype[np.generic]: ...
     def __getitem__(self, row: int) -> Array: ...
-    def willneed(self, indices: Indices) -> None: ...
+    def willneed(self, indices: Integers) -> None: ...
 
 
 class LatentRows:
@@ -78,12 +79,12 @@ class LatentRows:
         """Room for the states of ``batch`` rows."""
         return np.empty((batch, self.length, self.width), self.storage)
 
-    def willneed(self, rows: Indices) -> None:
+    def willneed(self, rows: Integers) -> None:
         """Have the kernel read the rows from the disk; returns at once."""
         for view in self.views.values():
             view.willneed(rows)
 
-    def read(self, rows: Indices, dropped: Tensor, out: Array) -> RawBatch:
+    def read(self, rows: Integers, dropped: Tensor, out: Array) -> RawBatch:
         """Rows into ``out``; ``dropped`` (B,) bool says whose condition is dropped. Zeros where nothing is stored."""
         conditions = self.tokens.condition_lengths(rows)
         for place, (row, start) in enumerate(zip(map(int, rows), conditions.tolist(), strict=True)):

@@ -120,10 +120,7 @@ def load_weights(network: Network, tensors: Mapping[str, Tensor], *, source: Pat
     """Copy tensors into the network; every name and shape must be the network's own. Raises Failed otherwise."""
     wanted = network.state_dict()
     problems = [
-        *(
-            f"{field} is {have} in the weights and {want} in the model"
-            for field, have, want in _fields(tensors, wanted)
-        ),
+        *_differing_settings(tensors, wanted),
         *_listed("missing", wanted.keys() - tensors.keys()),
         *_listed("unexpected", tensors.keys() - wanted.keys()),
         *(
