@@ -41,6 +41,15 @@ class TokenizeStep(Section):
     """Share of documents that the hash of their text sends to the validation split; 0 keeps all."""
 
 
+class TokenizerStep(Section):
+    """What the tokenizer stage is given: its settings and which documents are training documents."""
+
+    data: Source
+    subwords: Subwords
+    holdout: float
+    """Share of documents that belongs to the validation split and is not looked at."""
+
+
 class ReportStep(Section):
     """What the report stage is given: its settings and the experiment's name."""
 
@@ -49,7 +58,7 @@ class ReportStep(Section):
 
 
 FETCH = StageSpec("fetch", Located, "elf.stages.fetch:run", (), version=1)
-TOKENIZER = StageSpec("tokenizer", Subwords, "elf.stages.tokenizer:run", ("documents",), version=1)
+TOKENIZER = StageSpec("tokenizer", TokenizerStep, "elf.stages.tokenizer:run", ("documents",), version=1)
 TOKENIZE = StageSpec(
     "tokenize",
     TokenizeStep,
@@ -114,7 +123,9 @@ class _Builder:
         settings = self.experiment.tokenize
         if settings.subwords is not None:
             inputs = {"documents": "fetch-train"}
-            return self.add("tokenizer", TOKENIZER, settings.subwords, inputs, "tokenize.subwords")
+            data = self.experiment.data
+            section = TokenizerStep(data=data.train, subwords=settings.subwords, holdout=data.holdout)
+            return self.add("tokenizer", TOKENIZER, section, inputs, "")
         if settings.tokenizer is not None:
             return self.fetch("tokenizer", settings.tokenizer, "tokenize.tokenizer")
         return "fetch-encoder"

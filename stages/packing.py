@@ -50,7 +50,11 @@ class Packer(Protocol):
 
     dropped: int
     cut: Named
-    full: bool
+
+    @property
+    def full(self) -> bool:
+        """Whether no further row is wanted."""
+        ...
 
     def add(self, name: str, source: np.ndarray, target: np.ndarray) -> list[Row]:
         """Rows that are complete with this document (``source`` is empty for text)."""

@@ -10,7 +10,7 @@ import os
 import re
 import signal
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -26,6 +26,7 @@ from elf.cache.errors import Damaged
 from elf.cache.files import digest_file, write_atomic
 from elf.pipeline.errors import Failed
 from elf.stages.documents import Document, Skipped
+from elf.stages.packing import NAMED, Named
 from elf.stages.vocabulary import TextTokenizer, load_tokenizer
 
 CHUNK_RECORDS = 512
@@ -50,6 +51,12 @@ class Tokenized:
     unknown: int
     folded: int
     special: int
+    pair: bool
+
+    @property
+    def empty(self) -> bool:
+        """Whether a side has no tokens, so that nothing can be learnt from it."""
+        return not self.target.size or (self.pair and not self.source.size)
 
 
 class Measure:
@@ -83,9 +90,9 @@ class Measure:
         return self._survives[probe]
 
 
-def tokenize_chunk(events: Sequence[Document | Skipped], tokenizer: TextTokenizer) -> pa.Table:
+def tokenize_chunk(events: Sequence[Document | Skipped], measure: Measure) -> pa.Table:
     """The part of these records; a side that is empty or white space has no ids."""
-    measure = _measure(tokenizer)
+    tokenizer = measure.tokenizer
     documents = [event for event in events if isinstance(event, Document)]
     texts = [side for document in documents for side in document.sides]
     ids = deque(
@@ -106,6 +113,7 @@ def tokenize_chunk(events: Sequence[Document | Skipped], tokenizer: TextTokenize
             "unknown": sum(int((side == tokenizer.unknown_id).sum()) for side in taken),
             "folded": sum(map(measure.folded, sides)),
             "special": sum(map(measure.special, sides)),
+            "pair": len(sides) == 2,
         }
         for name, value in values.items():
             columns[name].append(value)
@@ -115,15 +123,23 @@ def tokenize_chunk(events: Sequence[Document | Skipped], tokenizer: TextTokenize
 def chunked(
     events: Iterable[Document | Skipped], records: int, characters: int = CHUNK_CHARACTERS
 ) -> Iterator[list[Document | Skipped]]:
-    """Stretches of at most ``records`` records or about ``characters`` characters."""
+    """Stretches of at most ``records`` records or about ``characters`` characters.
+
+    Where ``events`` raise Failed, what came before is yielded first: it may be all that is wanted.
+    """
     chunk: list[Document | Skipped] = []
     size = 0
-    for event in events:
-        chunk.append(event)
-        size += sum(map(len, event.sides)) if isinstance(event, Document) else 0
-        if len(chunk) == records or size >= characters:
+    try:
+        for event in events:
+            chunk.append(event)
+            size += sum(map(len, event.sides)) if isinstance(event, Document) else 0
+            if len(chunk) == records or size >= characters:
+                yield chunk
+                chunk, size = [], 0
+    except Failed:
+        if chunk:
             yield chunk
-            chunk, size = [], 0
+        raise
     if chunk:
         yield chunk
 
@@ -203,7 +219,7 @@ def make_part(path: Path, chunk: list[Document | Skipped], tokenizer: Path) -> d
     with pa.ipc.new_file(stream, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_table(table)
     write_atomic(path, stream.getvalue().to_pybytes())
-    kept = [row for row in _rows(table) if row.reason is None and row.target.size]
+    kept = [row for row in _rows(table) if row.reason is None and not row.empty]
     counts = {
         "records": len(chunk),
         "documents": len(kept),
@@ -227,6 +243,22 @@ def read_parts(folder: Path) -> Iterator[Tokenized]:
         index += 1
 
 
+def find_duplicates(folder: Path, records: int) -> Named:
+    """Ids that more than one of the first ``records`` records bears, each counted once, in alphabetical order."""
+    options = pa.ipc.IpcReadOptions(
+        included_fields=[_SCHEMA.get_field_index(name) for name in ("id", "named")]
+    )
+    tables: list[pa.Table] = []
+    while (path := folder / part_name(len(tables))).with_suffix(".json").exists():
+        with pa.memory_map(str(path)) as source:
+            tables.append(pa.ipc.open_file(source, options=options).read_all())
+    table = pa.concat_tables(tables).slice(0, records)
+    seen = table.filter(table["named"])["id"].value_counts()
+    repeated = np.flatnonzero(seen.field("counts").to_numpy() > 1)
+    twice = sorted(seen.field("values").take(pa.array(repeated)).to_pylist())
+    return Named(len(twice), twice[:NAMED])
+
+
 def part_name(index: int) -> str:
     """File name of part ``index``; its record lies beside it with the suffix ``.json``."""
     return f"part-{index:07d}.arrow"
@@ -244,6 +276,7 @@ _SCHEMA = pa.schema(
         "unknown": pa.int32(),
         "folded": pa.int32(),
         "special": pa.int32(),
+        "pair": pa.bool_(),
     }
 )
 
@@ -251,7 +284,7 @@ _SCHEMA = pa.schema(
 def _rows(table: pa.Table) -> Iterator[Tokenized]:
     table = table.combine_chunks()
     plain = [table[name].to_pylist() for name in ("file", "id", "named", "reason")]
-    counts = [table[name].to_pylist() for name in ("unknown", "folded", "special")]
+    counts = [table[name].to_pylist() for name in ("unknown", "folded", "special", "pair")]
     sides = [_split(table[name]) for name in ("source", "target")]
     for values in zip(*plain, *sides, *counts, strict=True):
         yield Tokenized(*values)
@@ -280,15 +313,8 @@ def _ends(chunk: list[Document | Skipped]) -> dict[str, list[str | int]]:
 
 
 @cache
-def _load(folder: Path) -> TextTokenizer:
-    return load_tokenizer(folder)
-
-
-_MEASURES: dict[int, Measure] = {}
-
-
-def _measure(tokenizer: TextTokenizer) -> Measure:
-    return _MEASURES.setdefault(id(tokenizer), Measure(tokenizer))
+def _load(folder: Path) -> Measure:
+    return Measure(load_tokenizer(folder))
 
 
 def _follow_parent() -> None:

@@ -1,0 +1,222 @@
+"""Stage ``tokenize``: documents to rows of token ids.
+
+First the documents are tokenized in parts, in any number of processes; then one process packs them in order. Only
+the second step decides what the rows are, so they are the same bytes however the first was shared out.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from elf.cache.files import make_folder, remove_tree, write_atomic
+from elf.cache.manifest import JSON
+from elf.pipeline.errors import Failed, Misconfigured
+from elf.pipeline.stage import StageContext
+from elf.stages.counting import FILES_IN_FACTS, Counts
+from elf.stages.documents import OTHER_SPLIT, Corpus, Document, Skipped, chosen, describe_corpus
+from elf.stages.packing import Packer, PairPacker, RowShards, TextPacker
+from elf.stages.parts import PartMaker, find_duplicates, read_parts
+from elf.stages.rows import COUNTS, ROWS, VOCABULARY
+from elf.stages.vocabulary import TOKENIZER_FILE, TextTokenizer, Vocabulary, load_tokenizer
+
+if TYPE_CHECKING:
+    from elf.stages.experiment import TokenizeStep
+
+TOKENIZER_FILES = (
+    TOKENIZER_FILE,
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "spiece.model",
+    "tokenizer.model",
+    "chat_template.jinja",
+)
+_BYTES_PER_WORKER = 8 * 2**20
+_PROBES = (
+    "Hello world", " two  spaces", "line\nbreak", "tab\there", "{braces} ~ \\ `", "café CAFÉ", "naïve ﬁ ①",
+    "2026-01-31 3.14159", "Grüße, Größe", "हिन्दी 中文 👩‍👩‍👧",
+)  # fmt: skip
+
+
+def run(section: "TokenizeStep", context: StageContext) -> Mapping[str, JSON]:
+    """Fill ``out`` with ``rows/``, ``tokenizer/``, ``vocabulary.json``, ``counts.json``; returns the counts.
+
+    Inputs: ``documents`` (fetch), ``tokenizer`` (fetch or tokenizer), ``vocabulary`` (tokenize of the training
+    split, where ``tokenize.vocabulary`` is ``used``). Raises Failed for unusable records and when no row comes out,
+    Misconfigured for an end mark the tokenizer lacks or a length without room.
+    """
+    settings = section.tokenize
+    if section.data.pairs and (settings.max_source or 0) > settings.length - 2:
+        raise Misconfigured(
+            f"tokenize.max_source is {settings.max_source} and tokenize.length {settings.length}: that leaves no "
+            "room for a target and its end mark behind the longest condition; lower the first or raise the second."
+        )
+    folder = context.out / "tokenizer"
+    copy_tokenizer(context.inputs["tokenizer"].path / "data", folder)
+    tokenizer = load_tokenizer(folder)
+    end_id = tokenizer.end_id(settings.end_token)
+    documents = context.inputs["documents"]
+    corpus = Corpus(documents.path / "data", section.data, describe_corpus(documents.manifest.config))
+    for name in corpus.passed_over():
+        context.progress.note(f"{corpus.shown}: {name} is not read, its suffix names no format")
+    parts = context.out / "parts"
+    _make_parts(section, context, corpus, parts)
+    packer = _packer(section, end_id)
+    counts, used = _pack(section, context, parts, packer, tokenizer)
+    vocabulary = _vocabulary(section, context, tokenizer, end_id, used)
+    if section.split != "train":
+        counts.outside = _count_outside(vocabulary, used)
+    _check(counts, packer, corpus, section)
+    facts = counts.facts(packer, find_duplicates(parts, counts.records))
+    facts["probe_digest"] = digest_probes(tokenizer)
+    vocabulary.write(context.out / VOCABULARY)
+    per_file = counts.per_file()
+    write_atomic(
+        context.out / COUNTS, json.dumps({**facts, "files": per_file}, sort_keys=True, indent=1) + "\n"
+    )
+    remove_tree(parts)
+    return {**facts, "files": per_file if len(per_file) <= FILES_IN_FACTS else len(per_file)}
+
+
+def copy_tokenizer(source: Path, target: Path) -> None:
+    """Copy the tokenizer's files (and nothing of a model beside them) into the folder ``target``.
+
+    A single fetched file is taken for a ``tokenizer.json``. Raises Failed where there is no tokenizer.
+    """
+    make_folder(target)
+    single = source / "asset.json"
+    if single.exists():
+        shutil.copyfile(single, target / TOKENIZER_FILE)
+        return
+    for name in TOKENIZER_FILES:
+        if (source / name).exists():
+            shutil.copyfile(source / name, target / name)
+    if not (target / TOKENIZER_FILE).exists():
+        there = ", ".join(sorted(path.name for path in source.iterdir()))
+        raise Failed(
+            f"{source} holds no {TOKENIZER_FILE}, only {there}. Name a tokenizer in Hugging Face's fast "
+            "format (save_pretrained of a fast tokenizer writes it)."
+        )
+
+
+def digest_probes(tokenizer: TextTokenizer) -> str:
+    """``sha256:…`` of the ids of ten probe strings: two tokenizers that differ here are not the same."""
+    ids = [found.tolist() for found in tokenizer.encode(_PROBES)]
+    return f"sha256:{hashlib.sha256(json.dumps(ids).encode()).hexdigest()}"
+
+
+def split_events(corpus: Corpus, split: str, holdout: float) -> Iterator[Document | Skipped]:
+    """The corpus with the documents of the other split turned into skipped records."""
+    for event in corpus.documents():
+        if isinstance(event, Document) and not chosen(event, split, holdout):
+            yield Skipped(event.file, event.place, OTHER_SPLIT)
+        else:
+            yield event
+
+
+def _make_parts(section: "TokenizeStep", context: StageContext, corpus: Corpus, folder: Path) -> None:
+    settings = section.tokenize
+    rows = settings.rows
+
+    def enough(tokens: int, documents: int) -> bool:
+        if rows is None:
+            return False
+        return documents >= rows if section.data.pairs else tokens >= rows * settings.length
+
+    size = sum(path.stat().st_size for _, path, _ in corpus.files())
+    workers = context.compute.workers or min(os.cpu_count() or 1, 1 + size // _BYTES_PER_WORKER)
+    with context.progress.bar("tokenize", None, unit="documents") as bar:
+        maker = PartMaker(folder, context.out / "tokenizer", workers, enough, bar.advance)
+        maker.make(split_events(corpus, section.split, section.holdout))
+
+
+def _packer(section: "TokenizeStep", end_id: int) -> Packer:
+    settings = section.tokenize
+    if section.data.pairs:
+        assert settings.max_source is not None
+        return PairPacker(settings.length, end_id, max_source=settings.max_source, rows=settings.rows)
+    return TextPacker(settings.length, end_id, pad=settings.remainder == "pad", rows=settings.rows)
+
+
+def _pack(
+    section: "TokenizeStep", context: StageContext, parts: Path, packer: Packer, tokenizer: TextTokenizer
+) -> tuple[Counts, np.ndarray]:
+    """Write the rows; returns the counts and how often each tokenizer id stands in them, padding apart."""
+    remove_tree(context.out / ROWS)
+    shards = RowShards(make_folder(context.out / ROWS))
+    counts, used = Counts(), np.zeros(tokenizer.size, dtype=np.int64)
+    with context.progress.bar("pack", section.tokenize.rows, unit="rows") as bar:
+
+        def write(rows: list) -> None:
+            for row in rows:
+                shards.add(row)
+                np.add.at(used, row.ids[: row.length], 1)
+                counts.packed += row.length
+            counts.rows += len(rows)
+            bar.advance(len(rows))
+
+        for record in read_parts(parts):
+            if packer.full:
+                break
+            if counts.take(record):
+                write(packer.add(record.id, record.source, record.target))
+        write(packer.finish())
+    shards.close()
+    return counts, used
+
+
+def _vocabulary(
+    section: "TokenizeStep", context: StageContext, tokenizer: TextTokenizer, end_id: int, used: np.ndarray
+) -> Vocabulary:
+    settings = section.tokenize
+    ids: tuple[int, ...] | None = None
+    if settings.vocabulary == "used":
+        if section.split == "train":
+            marks = {end_id} | ({tokenizer.unknown_id} if tokenizer.unknown_id is not None else set())
+            ids = tuple(sorted({*np.flatnonzero(used).tolist(), *marks}))
+        else:
+            ids = Vocabulary.read(context.inputs["vocabulary"].path / VOCABULARY).ids
+    return Vocabulary(
+        mode=settings.vocabulary,
+        size=tokenizer.size if ids is None else len(ids),
+        tokenizer_size=tokenizer.size,
+        ids=ids,
+        unknown_id=tokenizer.unknown_id,
+        end_id=end_id,
+        pad_id=end_id if tokenizer.pad_id is None else tokenizer.pad_id,
+        end_token=settings.end_token,
+        length=settings.length,
+        max_source=settings.max_source if section.data.pairs else None,
+    )
+
+
+def _count_outside(vocabulary: Vocabulary, used: np.ndarray) -> int:
+    if vocabulary.ids is None:
+        return 0
+    return int(used.sum() - used[list(vocabulary.ids)].sum())
+
+
+def _check(counts: Counts, packer: Packer, corpus: Corpus, section: "TokenizeStep") -> None:
+    total = counts.total()
+    if not counts.rows:
+        raise Failed(
+            f"{corpus.shown} gave no row for the {section.split} split: {total.documents:,} documents "
+            f"({total.empty:,} of them empty) with {total.tokens:,} tokens were read, {sum(total.skipped.values()):,} "
+            f"records skipped, {total.other_split:,} are of another split, and a row takes "
+            f"{section.tokenize.length:,} tokens. Bring more text, lower tokenize.length, or set "
+            "tokenize.remainder to pad."
+        )
+    if counts.packed + packer.dropped != total.tokens:
+        raise Failed(
+            f"Packing lost count: {total.tokens:,} tokens went in, {counts.packed:,} lie in rows and "
+            f"{packer.dropped:,} were dropped. This is a fault of the program; please report it."
+        )
