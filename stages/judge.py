@@ -117,7 +117,9 @@ def counted_tokens(ids: Sequence[int], end_ids: frozenset[int]) -> list[bool]:
 def load_judge(folder: Path, *, window: int, precision: str, device: str) -> Judge:
     """Load the judge from a model folder, from files only. Raises Failed or Misconfigured in one paragraph."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         model: Any = AutoModelForCausalLM.from_pretrained(

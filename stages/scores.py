@@ -70,9 +70,7 @@ def score_table(measured: Sequence[Measured], *, copy_ngram: int) -> dict[str, J
     without = "no judge was named" if not any(judged) else "no text has a token that counts"
     ppl = estimate([_items([(j.nll, j.counted) for j in group]) for group in judged], exponential=True)
     entropy = estimate([_items([(j.entropy, 1) for j in group if j.entropy is not None]) for group in judged])
-    own = estimate(
-        [_items([(m.entropy_ids, 1) for m in g if m.entropy_ids is not None]) for g in readable]
-    )
+    own = estimate([_items([(m.entropy_ids, 1) for m in g if m.entropy_ids is not None]) for g in readable])
     repeats = estimate([_items([m.repeated for m in group]) for group in groups])
     copies = estimate([_items([m.copied for m in group]) for group in groups])
     short = "no text has as many words"
@@ -136,7 +134,9 @@ def find_warnings(scores: Mapping[str, JSON], counts: Mapping[str, JSON]) -> lis
     if empty:
         warnings.append(f"{empty} of {texts} texts are empty and have no Gen-PPL or entropy")
     if counts.get("over_window"):
-        warnings.append(f"{counts['over_window']} texts are longer than the judge's window and scored up to it")
+        warnings.append(
+            f"{counts['over_window']} texts are longer than the judge's window and scored up to it"
+        )
     return warnings
 
 
