@@ -130,13 +130,11 @@ def find_warnings(scores: Mapping[str, JSON], counts: Mapping[str, JSON]) -> lis
     if texts < FEW:
         warnings.append(f"{texts} texts: fewer than {FEW}, the numbers are rough")
     if duplicates:
-        warnings.append(f"{duplicates} of {texts} texts repeat an earlier one word for word")
+        warnings.append(f"{duplicates} of {texts} texts word for word like an earlier one")
     if empty:
-        warnings.append(f"{empty} of {texts} texts are empty and have no Gen-PPL or entropy")
-    if counts.get("over_window"):
-        warnings.append(
-            f"{counts['over_window']} texts are longer than the judge's window and scored up to it"
-        )
+        warnings.append(f"{empty} of {texts} texts empty: without Gen-PPL and entropy")
+    if over := counts.get("over_window"):
+        warnings.append(f"{over} of {texts} texts longer than the judge's window, scored up to it")
     return warnings
 
 

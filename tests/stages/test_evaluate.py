@@ -155,7 +155,7 @@ def test_a_killed_run_goes_on(
     again: list[Any] = []
     monkeypatch.setattr(Judge, "score", lambda judge, batch: again.append(batch) or score(judge, batch))
     run(tmp_path / "out", inputs, batch=1)
-    assert len(calls) + len(again) == 7
+    assert len(calls) + len(again) == 6
     for name in ("metrics.json", "per_text.jsonl"):
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "undisturbed" / name).read_bytes()
     assert not (tmp_path / "out" / "parts").exists()
