@@ -95,26 +95,26 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(disk)], check=True)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def draw() -> Callable[..., Any]:
     return numbers
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def rows_into() -> Callable[..., None]:
     return build_rows
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def ragged_into() -> Callable[..., None]:
     return build_ragged
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def describe() -> Callable[[Path, str, Fingerprint], Manifest]:
     return manifest_of
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def named_key() -> Callable[[str], Fingerprint]:
     return key_of
