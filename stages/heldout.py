@@ -1,24 +1,32 @@
 """Loss on the validation split, always on the same rows with the same draws, so that two numbers can be compared."""
 
+import math
 from dataclasses import replace
 
 import torch
 from torch import nn
 
+from elf.pipeline.errors import Failed
+from elf.stages.config import Heldout as HeldoutSettings
 from elf.stages.feeding import Recipe
+from elf.stages.latents import LatentRows
 from elf.stages.model.draws import seed_of
 from elf.stages.model.objective import Loss
 from elf.stages.team import Team
 
 
 class Heldout:
-    """``rows`` rows of the recipe's split (at most all of it), measured in batches of the recipe's size."""
+    """Rows of ``split``, another than ``recipe``'s, in batches of the recipe's size."""
 
-    def __init__(self, recipe: Recipe, *, rows: int, team: Team) -> None:
-        self._recipe = replace(recipe, seed=seed_of("heldout", recipe.seed))
-        self._rows = min(rows, recipe.latents.rows)
+    def __init__(self, recipe: Recipe, split: LatentRows, settings: HeldoutSettings, team: Team) -> None:
+        self._recipe = replace(recipe, latents=split, seed=seed_of("heldout", recipe.seed))
+        self._every, self._rows = settings.every, min(settings.rows, split.rows)
         self._team = team
-        self._buffer = recipe.latents.make_buffer(len(recipe.places))
+        self._buffer = split.make_buffer(len(recipe.places))
+
+    def due(self, step: int) -> bool:
+        """Whether to measure after ``step`` steps."""
+        return step % self._every == 0
 
     @torch.no_grad()
     def measure(self, objective: nn.Module) -> dict[str, float]:
@@ -33,7 +41,13 @@ class Heldout:
             batch = self._recipe.latents.normalise(fed.raw, self._recipe.device)
             loss: Loss = objective(batch, fed.draws)
             sums = [have + float(part) for have, part in zip(sums, parts(loss), strict=True)]
-        return means(self._team.total(sums))
+        found = means(self._team.total(sums))
+        if not math.isfinite(found["loss"]):
+            raise Failed(
+                f"The held-out loss is {found['loss']}: the validation split's latents hold numbers that are not "
+                "finite (elf cache verify), or the weights are too large for this precision."
+            )
+        return found
 
 
 def parts(loss: Loss) -> list[torch.Tensor]:

@@ -66,6 +66,11 @@ class Team:
             torch.distributed.all_reduce(summed)
         return summed.tolist()
 
+    def add_up(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Each tensor summed over the processes, in place."""
+        for tensor in tensors:
+            torch.distributed.all_reduce(tensor)
+
     def share(self, value: T) -> T:
         """What rank 0 holds, on every process; plain data only."""
         if self.size == 1:

@@ -20,42 +20,54 @@ METRICS = "metrics.jsonl"
 TIMING = "timing.jsonl"
 
 
-class MetricsFile:
-    """Lines appended to ``path``, whose first ``keep`` bytes are kept and the rest cut off.
+class Journal:
+    """The two files of a run. ``keep`` bytes of ``out/metrics.jsonl`` are kept and the rest is cut off; ``aux``
+    gets ``timing.jsonl``. With ``writes`` false nothing is touched: that process is not the one that writes.
 
-    Raises Failed where the file is shorter than that: lines of finished steps were lost.
+    Raises Failed where the file is shorter than ``keep``: lines of finished steps were lost.
     """
 
-    def __init__(self, path: Path, *, keep: int) -> None:
-        self.path = path
-        have = path.stat().st_size if path.exists() else 0
-        if have < keep:
+    def __init__(self, out: Path, aux: Path, *, keep: int, writes: bool = True) -> None:
+        self.path = out / METRICS if writes else Path(os.devnull)
+        have = self.path.stat().st_size if self.path.exists() else 0
+        if writes and have < keep:
             raise Failed(
-                f"{path} holds {have} bytes, but the checkpoint to go on from was saved when it held {keep}: "
+                f"{self.path} holds {have} bytes, but the checkpoint to go on from was saved when it held {keep}: "
                 "lines of finished steps are lost. Put the file back, or delete the checkpoints beside it to "
                 "train from step 0."
             )
-        with writing(path):
-            self._file = path.open("ab")
-            self._file.truncate(keep)
+        with writing(self.path):
+            self._metrics = self.path.open("ab")
+            if writes:
+                self._metrics.truncate(keep)
+            self._timing = (aux / TIMING if writes else self.path).open("a", encoding="utf-8")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._file.close()
+        self._metrics.close()
+        self._timing.close()
 
     def write(self, line: Mapping[str, JSON]) -> None:
-        """Append one line: sorted keys, refused (ValueError) if a number is not finite."""
+        """Append a line of metrics: sorted keys, refused (ValueError) if a number is not finite."""
         with writing(self.path):
-            self._file.write(json.dumps(line, sort_keys=True, allow_nan=False).encode() + b"\n")
+            self._metrics.write(json.dumps(line, sort_keys=True, allow_nan=False).encode() + b"\n")
+
+    def time(self, step: int, *, seconds: float, waited: float) -> None:
+        """Append how long a step took and how long of it was waiting for its rows."""
+        line = {"step": step, "seconds": round(seconds, 6), "waited": round(waited, 6)}
+        with writing(self.path):
+            self._timing.write(json.dumps(line) + "\n")
 
     def sync(self) -> int:
-        """Bring everything to the disk; how many bytes there are."""
+        """Bring the metrics to the disk; how many bytes there are."""
         with writing(self.path):
-            self._file.flush()
-            os.fsync(self._file.fileno())
-        return self._file.tell()
+            self._timing.flush()
+            self._metrics.flush()
+            if self.path.is_file():
+                os.fsync(self._metrics.fileno())
+        return self._metrics.tell()
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:

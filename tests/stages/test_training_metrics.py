@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from elf.pipeline.errors import Failed
-from elf.stages.training_metrics import MetricsFile, read_metrics, summarise
+from elf.stages.training_metrics import METRICS, TIMING, Journal, read_metrics, summarise
 
 
 def line(step: int) -> dict[str, float]:
@@ -13,33 +13,35 @@ def line(step: int) -> dict[str, float]:
 
 
 def test_a_resumed_file_equals_an_undisturbed_one(tmp_path: Path) -> None:
-    with MetricsFile(tmp_path / "whole.jsonl", keep=0) as whole:
+    for name in ("whole", "stopped"):
+        (tmp_path / name).mkdir()
+    with Journal(tmp_path / "whole", tmp_path, keep=0) as whole:
         for step in range(1, 9):
             whole.write(line(step))
-    with MetricsFile(tmp_path / "stopped.jsonl", keep=0) as stopped:
+    with Journal(tmp_path / "stopped", tmp_path, keep=0) as stopped:
         for step in range(1, 5):
             stopped.write(line(step))
         saved = stopped.sync()
         stopped.write(line(5))
-    with (tmp_path / "stopped.jsonl").open("ab") as file:
+    with (tmp_path / "stopped" / METRICS).open("ab") as file:
         file.write(b'{"step": 6, "lo')
-    with MetricsFile(tmp_path / "stopped.jsonl", keep=saved) as resumed:
+    with Journal(tmp_path / "stopped", tmp_path, keep=saved) as resumed:
         for step in range(5, 9):
             resumed.write(line(step))
-    assert (tmp_path / "stopped.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
-    assert [entry["step"] for entry in read_metrics(tmp_path / "stopped.jsonl")] == list(range(1, 9))
+    assert (tmp_path / "stopped" / METRICS).read_bytes() == (tmp_path / "whole" / METRICS).read_bytes()
+    assert [entry["step"] for entry in read_metrics(tmp_path / "stopped" / METRICS)] == list(range(1, 9))
 
 
 def test_lost_lines_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("{}\n")
     with pytest.raises(Failed, match=r"holds 3 bytes, but the checkpoint .* was saved when it held 90"):
-        MetricsFile(tmp_path / "metrics.jsonl", keep=90)
+        Journal(tmp_path, tmp_path, keep=90)
     assert (tmp_path / "metrics.jsonl").read_text() == "{}\n"
 
 
 def test_a_number_that_is_not_finite_is_refused(tmp_path: Path) -> None:
     with (
-        MetricsFile(tmp_path / "metrics.jsonl", keep=0) as metrics,
+        Journal(tmp_path, tmp_path, keep=0) as metrics,
         pytest.raises(ValueError, match="not JSON compliant"),
     ):
         metrics.write({"loss": float("nan")})
@@ -47,7 +49,7 @@ def test_a_number_that_is_not_finite_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("last", "loss"), [(1, 8 / 3), (2, 7.5 / 3), (50, 4.5 / 3)])
 def test_summary_is_of_the_last_steps(tmp_path: Path, last: int, loss: float) -> None:
-    with MetricsFile(tmp_path / "metrics.jsonl", keep=0) as metrics:
+    with Journal(tmp_path, tmp_path, keep=0) as metrics:
         for step in range(1, 9):
             metrics.write(line(step))
             if step % 4 == 0:
@@ -56,3 +58,20 @@ def test_summary_is_of_the_last_steps(tmp_path: Path, last: int, loss: float) ->
     assert facts["loss"] == pytest.approx(loss)
     assert facts["heldout"] == {"step": 8, "heldout_loss": 4.0}
     assert facts["last_steps"] == min(last, 8)
+
+
+def test_clocks_are_kept_apart_and_only_added_to(tmp_path: Path) -> None:
+    for step in (1, 2):
+        with Journal(tmp_path, tmp_path, keep=0) as journal:
+            journal.time(step, seconds=0.25, waited=0.0)
+            journal.write(line(step))
+    assert [entry["step"] for entry in read_metrics(tmp_path / TIMING)] == [1, 2]
+    assert [entry["step"] for entry in read_metrics(tmp_path / METRICS)] == [2]
+
+
+def test_who_does_not_write_touches_nothing(tmp_path: Path) -> None:
+    with Journal(tmp_path, tmp_path, keep=77, writes=False) as journal:
+        journal.write(line(1))
+        journal.time(1, seconds=1.0, waited=0.0)
+        journal.sync()
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,206 @@
+"""The training run: stored latents in, checkpoints and losses out. One loop, the same on one process and on many.
+
+Step k (from 0) trains on the rows and draws of (seed, k) at learning rate lr(k); a checkpoint ``step_<n>`` stands
+after n steps. Everything a step does is a function of the weights and k, so that a run that was killed and goes
+on from a checkpoint ends with the bytes of one that was not.
+"""
+
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from elf.cache.manifest import JSON
+from elf.pipeline.errors import Failed
+from elf.pipeline.stage import StageContext
+from elf.stages import checkpoint as checkpoints
+from elf.stages.config import Optim, Train
+from elf.stages.feeding import Fed, Feed, Recipe
+from elf.stages.heldout import Heldout, means, parts
+from elf.stages.model.config import ObjectiveConfig
+from elf.stages.model.draws import Draws
+from elf.stages.model.network import Network, build, count_parameters
+from elf.stages.model.objective import Batch, Loss, loss
+from elf.stages.model.optim import clip
+from elf.stages.model.schedule import learning_rate
+from elf.stages.steps import Length, training_length
+from elf.stages.stopping import Interrupted, StopWish
+from elf.stages.team import Team
+from elf.stages.trained import CARD
+from elf.stages.training_inputs import describe, open_splits
+from elf.stages.training_metrics import METRICS, Journal, summarise
+from elf.stages.training_state import TrainingState
+
+CHECKPOINTS = "checkpoints"
+
+
+class Objective(nn.Module):
+    """The loss as a module, so that its forward is what the processes of a run synchronise."""
+
+    def __init__(self, network: Network, config: ObjectiveConfig, precision: str) -> None:
+        super().__init__()
+        self.network, self.config, self.precision = network, config, precision
+
+    def forward(self, batch: Batch, draws: Draws) -> Loss:
+        with torch.autocast(batch.x_BLD.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+            return loss(self.network, batch, draws, self.config)
+
+
+def run(section: Train, context: StageContext) -> Mapping[str, JSON]:
+    """Fill ``checkpoints/``, ``metrics.jsonl`` and ``model.json``; the facts are counts, last losses and digests.
+
+    Raises Failed where inputs do not fit, a number stops being finite or no checkpoint can be used; Interrupted
+    after SIGTERM, once the step in progress is saved.
+    """
+    with StopWish() as wish:
+        team = Team(context.compute)
+
+        # What is trained on, and the model that makes
+        latents, validation = open_splits(section, context)
+        length = training_length(section, latents.rows)
+        card = describe(section, latents)
+        places = team.places(section.batch)
+        recipe = Recipe(latents, section.seed, section.batch, places, card.objective, team.device)
+        heldout = None
+        if section.heldout is not None and validation is not None:
+            heldout = Heldout(recipe, validation, section.heldout, team)
+
+        # What steps change
+        network = build(card.model, torch.Generator().manual_seed(section.seed)).to(team.device)
+        state = TrainingState(network, section.optim, team)
+        objective = Objective(network, card.objective, section.precision)
+        wrapped = team.wrap(objective, all_used=card.objective.self_condition > 0)
+
+        # Where to begin
+        folder = context.out / CHECKPOINTS
+        kept = resume(state, folder, team, context)
+        if team.writes:
+            card.write(context.out / CARD)
+        steps = range(state.step, length.total)
+        bar = context.progress.bar("train", length.total, unit="steps", done=state.step)
+        journal = Journal(context.out, context.aux, keep=kept, writes=team.writes)
+        with bar as shown, journal, Feed(recipe, steps) as feed:
+            if heldout is not None and state.step == 0:
+                journal.write(measure(heldout, objective, state))
+            began = time.perf_counter()
+            for fed in feed:
+                arrived = time.perf_counter()
+
+                # The loss of the global batch: sums over all processes
+                network.train()
+                local: Loss = wrapped(latents.normalise(fed.raw, team.device), fed.draws)
+                *sums, stops = team.total([*parts(local), float(wish.stop)])
+                counted = max(sums[1] + sums[3], 1.0)
+                figures = means(sums)
+                gate("loss", figures["loss"], fed, local, places)
+
+                # The gradients of its mean; processes are averaged, hence the factor
+                state.optimizer.zero_grad(set_to_none=True)
+                (local.sum * (team.size / counted)).backward()
+                norm = float(clip(network.parameters(), section.optim.clip))
+                gate("gradient norm", norm, fed, local, places)
+
+                # The step
+                lr = rate(section.optim, length, fed.step)
+                state.advance(lr)
+                done = state.step == length.total
+
+                # What is said of it
+                journal.write(
+                    {"step": state.step, **figures, "lr": lr, "grad_norm": norm, "positions": int(counted)}
+                )
+                if heldout is not None and (done or heldout.due(state.step)):
+                    journal.write(measure(heldout, objective, state))
+                ended = time.perf_counter()
+                journal.time(state.step, seconds=ended - began, waited=arrived - began)
+                speed = section.batch * latents.length / (ended - began)
+                shown.advance(1, **figures, lr=lr, tokens_per_s=speed)
+                began = ended
+
+                # What is kept of it
+                stopping = stops > 0 and not done
+                if done or stopping or state.step % section.save_every == 0:
+                    save(state, folder, journal, keep=section.keep, team=team)
+                if stopping:
+                    raise Interrupted(f"Interrupted, and saved after step {state.step} of {length.total}.")
+
+        team.meet()
+        facts = conclude(section, context, state, latents.rows, latents.length) if team.writes else {}
+        team.leave()
+        return facts
+
+
+def rate(optim: Optim, length: Length, step: int) -> float:
+    """Learning rate of optimiser step ``step``, from 0."""
+    total = length.total if optim.schedule == "cosine" else None
+    return learning_rate(step, peak=optim.lr, warmup=length.warmup, total=total, minimum=optim.min_lr)
+
+
+def gate(what: str, value: float, fed: Fed, local: Loss, places: range) -> None:
+    """Refuse a step before it changes anything, on all processes alike: ``value`` is that of the global batch."""
+    if math.isfinite(value):
+        return
+    mine = fed.rows[places.start : places.stop]
+    guilty = mine[~torch.isfinite(local.ce_B + local.l2_B).cpu().numpy()]
+    listed = guilty if guilty.size else fed.rows
+    rows = ", ".join(map(str, listed[:20])) + (f" and {listed.size - 20} more" if listed.size > 20 else "")
+    raise Failed(
+        f"The {what} of step {fed.step + 1} is {value}; the step was refused and changed nothing. "
+        f"{'It comes from' if guilty.size else 'It was made of'} rows {rows}. The last checkpoint is finite: look at "
+        "those rows' latents (elf cache verify), or lower train.optim.lr, or train in float32."
+    )
+
+
+def measure(heldout: Heldout, objective: Objective, state: TrainingState) -> dict[str, JSON]:
+    """The held-out line after a step: ``heldout_…`` with the averaged weights, ``heldout_raw_…`` with the others."""
+    network = state.network.eval()
+    raw = heldout.measure(objective)
+    with state.ema.applied(network):
+        averaged = heldout.measure(objective)
+    network.train()
+    return {
+        "step": state.step,
+        **{f"heldout_{name}": value for name, value in averaged.items()},
+        **{f"heldout_raw_{name}": value for name, value in raw.items()},
+    }
+
+
+def resume(state: TrainingState, folder: Path, team: Team, context: StageContext) -> int:
+    """Load the newest usable checkpoint on every process; how many bytes of metrics belong to it."""
+    found = checkpoints.newest(folder, context.progress.note) if team.writes else None
+    step = team.share(None if found is None else found.step)
+    if step is None:
+        return 0
+    found = found or checkpoints.read(folder / f"step_{step}")
+    state.load(found, source=folder / f"step_{step}")
+    context.progress.note(f"Going on after step {step}.")
+    kept = found.state["metrics_bytes"]
+    assert isinstance(kept, int)
+    return kept
+
+
+def save(state: TrainingState, folder: Path, journal: Journal, *, keep: int, team: Team) -> None:
+    """Write a checkpoint, once the losses up to it are on the disk."""
+    if team.writes:
+        checkpoints.save(folder, state.checkpoint({"metrics_bytes": journal.sync()}), keep=keep)
+
+
+def conclude(
+    section: Train, context: StageContext, state: TrainingState, rows: int, length: int
+) -> dict[str, JSON]:
+    """Leave only the last checkpoint; the facts of the run."""
+    folder = context.out / CHECKPOINTS
+    checkpoints.keep_only(folder, state.step)
+    digests = checkpoints.prove(folder / f"step_{state.step}")
+    return {
+        "steps": state.step,
+        "rows": rows,
+        "epochs": state.step * section.batch / rows,
+        "tokens": state.step * section.batch * length,
+        "parameters": count_parameters(state.network),
+        "weights": {"raw": digests["model.safetensors"], "ema": digests["ema.safetensors"]},
+        **summarise(context.out / METRICS),
+    }
