@@ -109,9 +109,9 @@ def run(section: Train, context: StageContext) -> Mapping[str, JSON]:
                 done = state.step == length.total
 
                 # What is said of it
-                journal.write(
-                    {"step": state.step, **figures, "lr": lr, "grad_norm": norm, "positions": int(counted)}
-                )
+                line = {"step": state.step, **figures, "lr": lr, "grad_norm": norm}
+                counts = {"decode_positions": int(sums[1]), "denoise_positions": int(sums[3])}
+                journal.write({**line, **counts})
                 if heldout is not None and (done or heldout.due(state.step)):
                     journal.write(measure(heldout, objective, state))
                 ended = time.perf_counter()

@@ -78,7 +78,8 @@ def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def summarise(path: Path, *, last: int = 50) -> dict[str, JSON]:
-    """Facts of a finished file: mean loss, ce and l2 over the last ``last`` steps, and the last held-out line."""
+    """Facts of a finished file: loss, ce and l2 over all positions of the last ``last`` steps, each over its own
+    (0 if there are none), and the last held-out line."""
     steps: deque[dict[str, Any]] = deque(maxlen=last)
     heldout: dict[str, Any] | None = None
     for line in read_metrics(path):
@@ -86,5 +87,13 @@ def summarise(path: Path, *, last: int = 50) -> dict[str, JSON]:
             heldout = line
         else:
             steps.append(line)
-    means = {name: sum(line[name] for line in steps) / len(steps) for name in ("loss", "ce", "l2") if steps}
-    return {"last_steps": len(steps), **means, "heldout": heldout}
+    decoded, denoised = (sum(line[f"{kind}_positions"] for line in steps) for kind in ("decode", "denoise"))
+    ce = sum(line["ce"] * line["decode_positions"] for line in steps)
+    l2 = sum(line["l2"] * line["denoise_positions"] for line in steps)
+    return {
+        "last_steps": len(steps),
+        "loss": (ce + l2) / max(decoded + denoised, 1),
+        "ce": ce / max(decoded, 1),
+        "l2": l2 / max(denoised, 1),
+        "heldout": heldout,
+    }

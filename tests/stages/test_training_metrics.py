@@ -9,7 +9,8 @@ from elf.stages.training_metrics import METRICS, TIMING, Journal, read_metrics, 
 
 
 def line(step: int) -> dict[str, float]:
-    return {"step": step, "loss": step / 3, "ce": 1.0, "l2": float(step % 2)}
+    decoded = {"ce": step / 3, "decode_positions": 8} if step % 2 else {"ce": 0.0, "decode_positions": 0}
+    return {"step": step, **decoded, "l2": 2.0, "denoise_positions": 24 - decoded["decode_positions"]}
 
 
 def test_a_resumed_file_equals_an_undisturbed_one(tmp_path: Path) -> None:
@@ -47,17 +48,19 @@ def test_a_number_that_is_not_finite_is_refused(tmp_path: Path) -> None:
         metrics.write({"loss": float("nan")})
 
 
-@pytest.mark.parametrize(("last", "loss"), [(1, 8 / 3), (2, 7.5 / 3), (50, 4.5 / 3)])
-def test_summary_is_of_the_last_steps(tmp_path: Path, last: int, loss: float) -> None:
+def test_summary_is_over_the_positions_of_the_last_steps(tmp_path: Path) -> None:
     with Journal(tmp_path, tmp_path, keep=0) as metrics:
         for step in range(1, 9):
             metrics.write(line(step))
             if step % 4 == 0:
                 metrics.write({"step": step, "heldout_loss": step / 2})
-    facts = summarise(tmp_path / "metrics.jsonl", last=last)
-    assert facts["loss"] == pytest.approx(loss)
-    assert facts["heldout"] == {"step": 8, "heldout_loss": 4.0}
-    assert facts["last_steps"] == min(last, 8)
+    one, three, every = (summarise(tmp_path / METRICS, last=last) for last in (1, 3, 50))
+    assert one["heldout"] == {"step": 8, "heldout_loss": 4.0}
+    assert (one["ce"], one["l2"], one["loss"]) == (0.0, 2.0, 2.0)
+    assert three["ce"] == pytest.approx(7 / 3), "of steps 6, 7 and 8 only the 7th had decode rows"
+    assert three["loss"] == pytest.approx((8 * 7 / 3 + (24 + 16 + 24) * 2) / 72)
+    assert every["last_steps"] == 8
+    assert every["ce"] == pytest.approx((1 + 3 + 5 + 7) / 3 / 4)
 
 
 def test_clocks_are_kept_apart_and_only_added_to(tmp_path: Path) -> None:
