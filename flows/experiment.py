@@ -69,7 +69,9 @@ def elf(
         if planned.step.spec.launch is Launch.ACCELERATE:
             build(step, work, step in forced, wait_for=before)
         else:
-            waiting[step] = build.submit(step, work, step in forced, wait_for=before)
+            waiting[step] = build.submit(
+                step, work, force=step in forced, wait_for=before, return_state=False
+            )
     for future in waiting.values():
         future.result()
     folder = link_runs(RUNS, name, request.experiment, work.outcomes)

@@ -58,9 +58,9 @@ def _print(out: Console, name: str, store: Store, estimates: Sequence[Estimate],
     if hits == len(estimates):
         out.print(f"{name}: every step is there; a run builds nothing.", highlight=False)
         return
+    out.print(f"{name}: {hits} of {len(estimates)} steps are there.", highlight=False)
     out.print(
-        f"{name}: {hits} of {len(estimates)} steps are there; the rest takes {about_seconds(seconds)} "
-        f"on {machine}, to a factor of two or three.",
+        f"Time: {about_seconds(seconds)} for the rest on {machine} (to a factor of 3).",
         highlight=False,
     )
     words = f"Disk: needs {about(bytes_text(needed))} in {_shown(store.root)}, {bytes_text(free)} free"
