@@ -1,27 +1,14 @@
-"""Runs the model against recorded numbers: `pytest tests/golden [--goldens DIR]`.
+"""`pytest tests/golden [--goldens DIR]`: the model against recorded numbers, the shipped ones or any other folder."""
 
-A folder of goldens is an `index.json` (cases, their configs, the draws, the parameters whose gradient is absent)
-beside safetensors files. Nothing here knows a shape or a case's name beyond its group.
-"""
-
-import functools
 import importlib.util
-import json
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from torch import Tensor
-
-from elf.stages.model.config import ModelConfig, ObjectiveConfig, SamplerConfig
-from elf.stages.model.naming import from_authors
-from elf.stages.model.network import Network
 
 HERE = Path(__file__).parent
+torch.set_num_threads(1)  # the recorded sizes are tiny: threads would only wait for each other
 
 
 def _import_beside(name: str, path: Path) -> None:
@@ -34,9 +21,9 @@ def _import_beside(name: str, path: Path) -> None:
 
 
 _import_beside("tests.stages.model.literal", HERE.parent / "stages/model/literal.py")
+_import_beside("tests.golden.reading", HERE / "reading.py")
 
-FLOAT32 = 2e-5
-FLOAT64 = 1e-9
+from tests.golden.reading import Goldens, open_folder  # noqa: E402
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -45,63 +32,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """`case` runs over the index's cases of the module's GROUP."""
-    if "case" in metafunc.fixturenames:
-        group = getattr(metafunc.module, "GROUP")  # noqa: B009
-        cases = folder(metafunc.config).index["cases"]
-        names = [name for name in cases if name == group or name.startswith(group + "/")]
-        metafunc.parametrize("case", names)
-    if "dtype" in metafunc.fixturenames:
-        metafunc.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-
-
-@dataclass(frozen=True)
-class Goldens:
-    path: Path
-    index: dict[str, Any]
-
-    def load(self, name: str) -> dict[str, Tensor]:
-        return _load(self.path / f"{name}.safetensors")
-
-    def part(self, name: str, prefix: str) -> dict[str, Tensor]:
-        """The file's tensors below a prefix, without it."""
-        return {key.removeprefix(prefix): t for key, t in self.load(name).items() if key.startswith(prefix)}
-
-    def inputs(self, name: str, prefix: str, dtype: torch.dtype) -> dict[str, Tensor]:
-        """Inputs or draws, floats cast to the dtype of the run."""
-        return {
-            key: t.to(dtype) if t.is_floating_point() else t for key, t in self.part(name, prefix).items()
-        }
-
-    def expected(self, case: dict[str, Any], dtype: torch.dtype, prefix: str = "out") -> dict[str, Tensor]:
-        """Recorded results of the case in the dtype, `out/` or `out64/` (or of another kind, as `grad`)."""
-        if dtype == torch.float32:
-            return self.part(case["file"], f"{prefix}/")
-        found = self.part(case["file"], f"{prefix}64/")
-        return found | (self.part(case["file_f64"], f"{prefix}64/") if "file_f64" in case else {})
-
-    def network(self, weights: str, model: dict[str, Any], dtype: torch.dtype) -> Network:
-        network = Network(model_config(model)).to(dtype)
-        network.load_state_dict(
-            {name: t.to(dtype) for name, t in from_authors(self.part(weights, "w/")).items()}
-        )
-        return network
-
-
-@functools.cache
-def _load(path: Path) -> dict[str, Tensor]:
-    return load_file(path)
-
-
-@functools.cache
-def _open(path: Path) -> Goldens:
-    return Goldens(path, json.loads((path / "index.json").read_text()))
-
-
 def folder(config: pytest.Config) -> Goldens:
     chosen = config.getoption("--goldens", default=None)
-    return _open(Path(chosen) if chosen else HERE / "data")
+    return open_folder(Path(chosen) if chosen else HERE / "data")
 
 
 @pytest.fixture(scope="session")
@@ -109,72 +42,11 @@ def goldens(pytestconfig: pytest.Config) -> Goldens:
     return folder(pytestconfig)
 
 
-def model_config(model: dict[str, Any]) -> ModelConfig:
-    return ModelConfig(
-        width=model["text_encoder_dim"],
-        vocabulary=model["vocab_size"],
-        length=model["max_length"],
-        hidden=model["hidden_size"],
-        depth=model["depth"],
-        heads=model["num_heads"],
-        bottleneck=model["bottleneck_dim"],
-        time_tokens=model["num_time_tokens"],
-        guidance_tokens=model["num_self_cond_cfg_tokens"],
-        mode_tokens=model["num_model_mode_tokens"],
-    )
-
-
-def objective_config(config: dict[str, Any]) -> ObjectiveConfig:
-    return ObjectiveConfig(
-        decode_share=config["decoder_prob"],
-        time_mean=config["denoiser_p_mean"],
-        time_std=config["denoiser_p_std"],
-        time_schedule=config["time_schedule"],
-        noise_scale=config["denoiser_noise_scale"],
-        decode_time_mean=config["decoder_p_mean"],
-        decode_time_std=config["decoder_p_std"],
-        decode_noise_scale=config["decoder_noise_scale"],
-        guidance_low=config["self_cond_cfg_min"],
-        guidance_high=config["self_cond_cfg_max"],
-        self_condition=config["self_cond_prob"],
-        condition_dropout=config["label_drop_prob"],
-        min_gap=config["t_eps"],
-        padding=config["pad_token"],
-    )
-
-
-def sampler_config(config: dict[str, Any], sampling: dict[str, Any]) -> SamplerConfig:
-    return SamplerConfig(
-        method=sampling["method"],
-        steps=sampling["steps"],
-        grid=sampling["schedule"],
-        guidance=sampling["sc_cfg"],
-        gamma=sampling["gamma"],
-        input_guidance=sampling["cfg"],
-        time_mean=config["denoiser_p_mean"],
-        time_std=config["denoiser_p_std"],
-        noise_scale=config["denoiser_noise_scale"],
-        min_gap=config["t_eps"],
-        self_condition=config["self_cond_prob"] > 0,
-        self_condition_guidance=sampling["sc_cfg"],
-    )
-
-
-def tolerance(dtype: torch.dtype) -> float:
-    return FLOAT32 if dtype == torch.float32 else FLOAT64
-
-
-def close(name: str, got: Tensor, expected: Tensor, limit: float) -> None:
-    """Relative error in the L2 norm and in the largest entry; an all-zero expectation is exact."""
-    assert got.shape == expected.shape, f"{name}: shape {tuple(got.shape)}, recorded {tuple(expected.shape)}"
-    difference = (got.detach().double() - expected.double()).flatten()
-    wanted = expected.double().flatten()
-    if not wanted.numel():
-        return
-    if not wanted.any():
-        assert not difference.any(), f"{name}: {difference.abs().max():.3e}, recorded zero"
-        return
-    norm, largest = difference.norm() / wanted.norm(), difference.abs().max() / wanted.abs().max()
-    assert max(norm, largest) <= limit, (
-        f"{name}: relative error {norm:.3e} (largest {largest:.3e}) > {limit:.0e}"
-    )
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """`case` runs over the index's cases of the module's GROUP, `dtype` over both precisions."""
+    if "case" in metafunc.fixturenames:
+        group = getattr(metafunc.module, "GROUP")  # noqa: B009
+        cases = folder(metafunc.config).index["cases"]
+        metafunc.parametrize("case", [n for n in cases if n == group or n.startswith(group + "/")])
+    if "dtype" in metafunc.fixturenames:
+        metafunc.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])

@@ -7,7 +7,7 @@ from torch import Tensor
 from elf.stages.model.config import SIZES, ModelConfig
 from elf.stages.model.layers import RMSNorm, Rotation, rotary_tables, rotate, sinusoid
 from elf.stages.model.network import Network, count_parameters
-from tests.golden.conftest import Goldens, close, tolerance
+from tests.golden.reading import Goldens, close, tolerance
 
 GROUP = "forward"
 

@@ -11,43 +11,10 @@ from elf.stages.model.masks import loss_mask
 from elf.stages.model.naming import to_authors
 from elf.stages.model.network import Network
 from elf.stages.model.objective import Batch, loss
-from elf.stages.model.schedule import guidance_scale, logit_normal, times
-from tests.golden.conftest import Goldens, close, objective_config, tolerance
+from tests.golden.reading import Goldens, close, objective_config, read_batch, read_draws, tolerance
 from tests.stages.model.literal import literal_loss
 
 GROUP = "train"
-
-
-def read_draws(drawn: dict[str, Tensor], objective: ObjectiveConfig, dropped: Tensor | None) -> Draws:
-    """The recorded normals, uniforms and coins as the product's draws."""
-    decode_B = drawn["decoder_coin"] > 0.5
-    rows, length, _ = drawn["noise"].shape
-    place = drawn["t_uniform"] if "t_uniform" in drawn else drawn["t_normal"]
-    t_B = times(place, place, objective.time_schedule, mean=objective.time_mean, std=objective.time_std)
-    uniform = drawn.get("cfg_uniform", torch.zeros_like(place))
-    coin = (
-        drawn["self_cond_uniform"] < objective.self_condition if "self_cond_uniform" in drawn else ~decode_B
-    )
-    return Draws(
-        decode_B=decode_B,
-        t_B=t_B,
-        noise_BLD=drawn["noise"],
-        guidance_B=guidance_scale(uniform, objective.guidance_low, objective.guidance_high),
-        coin_B=coin,
-        decode_t_BL=logit_normal(
-            drawn["decoder_lambda_normal"], objective.decode_time_mean, objective.decode_time_std
-        ).view(rows, length),
-        decode_noise_BLD=drawn["decoder_noise"],
-        drop_B=torch.zeros_like(decode_B) if dropped is None else dropped.bool(),
-    )
-
-
-def read_batch(inputs: dict[str, Tensor]) -> Batch:
-    x = inputs["x0_encoded"]
-    if "cond_seq_mask" not in inputs:
-        return Batch.unconditional(x, inputs["input_ids"])
-    condition, valid = inputs["cond_seq_mask"].sum(dim=1).long(), inputs["attention_mask"].sum(dim=1).long()
-    return Batch(x, inputs["input_ids"], condition, valid)
 
 
 def prepare(

@@ -59,7 +59,7 @@ def literal_loss(network: Network, batch: Batch, draws: Draws, objective: Object
         half = torch.where(use, x_u, zero_half)
         half = torch.where(decode, torch.zeros_like(half), half)
         model_input = torch.cat([z_mixed, half], -1)
-        values |= {"x_pred_init": x_u, "sc_half": torch.where(use, x_u, zero_half)}
+        values |= {"x_pred_init": x_u, "sc_half": half}
     hidden = network(model_input, t_mixed, guidance_B=guidance, mode_B=draws.decode_B.to(x0.dtype))
     x_pred = network.flow(hidden)
     logits = network.logits(hidden.h_BLH)

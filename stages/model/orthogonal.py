@@ -1,0 +1,52 @@
+"""Newton–Schulz: the nearest matrix to X with all singular values near 1 (Muon's direction).
+
+Five steps of X ← aX + (bA + cA²)X with A = XXᵀ, in float32 or wider. A long matrix is iterated through its small
+Gram matrix A alone: the steps' polynomials are multiplied up and applied to X once, or rather twice, since a Gram
+matrix made anew after three steps keeps the accuracy of the plain iteration. Shapes: M short side, N long side.
+"""
+
+import torch
+from torch import Tensor
+
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+STEPS = 5
+EPSILON = 1e-8
+GRAM_RATIO = 1.5
+GRAM_RESTART = 3
+
+
+def orthogonalise(matrix: Tensor, *, steps: int = STEPS) -> Tensor:
+    """The direction of a 2-D gradient, in its own shape and dtype (bfloat16 and float16 are computed in float32).
+    A zero matrix stays zero."""
+    wide = matrix if matrix.dtype in (torch.float32, torch.float64) else matrix.float()
+    tall = wide.shape[0] > wide.shape[1]
+    x_MN = wide.mT if tall else wide
+    x_MN = x_MN / (x_MN.square().sum().sqrt() + EPSILON)
+    if x_MN.shape[1] >= GRAM_RATIO * x_MN.shape[0]:
+        for done in range(0, steps, GRAM_RESTART):
+            x_MN = _gram_steps(x_MN, min(GRAM_RESTART, steps - done))
+    else:
+        for _ in range(steps):
+            x_MN = _plain_step(x_MN)
+    return (x_MN.mT if tall else x_MN).to(matrix.dtype)
+
+
+def _plain_step(x_MN: Tensor) -> Tensor:
+    a, b, c = COEFFICIENTS
+    gram_MM = x_MN @ x_MN.mT
+    return torch.addmm(x_MN, torch.addmm(gram_MM, gram_MM, gram_MM, beta=b, alpha=c), x_MN, beta=a)
+
+
+def _gram_steps(x_MN: Tensor, steps: int) -> Tensor:
+    """The plain steps, on the Gram matrix: P = aI + bR + cR² is symmetric and commutes with R, so that X ← PX makes
+    R ← PRP, and the product of all P is applied at the end."""
+    a, b, c = COEFFICIENTS
+    gram_MM = x_MN @ x_MN.mT
+    product_MM: Tensor | None = None
+    for left in reversed(range(steps)):
+        factor_MM = torch.addmm(gram_MM, gram_MM, gram_MM, beta=b, alpha=c)
+        factor_MM.diagonal().add_(a)
+        product_MM = factor_MM if product_MM is None else factor_MM @ product_MM
+        if left:
+            gram_MM = factor_MM @ gram_MM @ factor_MM
+    return x_MN if product_MM is None else product_MM @ x_MN
