@@ -82,7 +82,7 @@ def plan(
 def why(
     config: Config,
     stage: Annotated[
-        str | None, typer.Argument(metavar="[STAGE]", help="A stage or step; default: all.")
+        str | None, typer.Argument(metavar="STAGE", help="A stage or step; default: all.")
     ] = None,
     set_: Set = None,
     store: StorePath = None,
