@@ -20,6 +20,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         weight_VD: Tensor,
         bias_V: Tensor,
         targets_N: Tensor,
+        share_N: Tensor,
         differentiate: bool,
     ) -> tuple[Tensor, Tensor]:
         each_N = features_ND.new_empty(len(features_ND))
@@ -37,31 +38,33 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 # softmax − one-hot, in the memory of the scores
                 scores_CV.sub_(log_sum_C1).exp_()
                 scores_CV.scatter_add_(1, targets_C1, torch.full_like(log_sum_C1, -1.0))
+                scores_CV.mul_(share_N[part, None])
                 torch.mm(scores_CV, weight_VD, out=gradients[0][part])
                 gradients[1].addmm_(scores_CV.T, features_CD)
                 gradients[2].add_(scores_CV.sum(dim=0))
         ctx.save_for_backward(*gradients)
         ctx.mark_non_differentiable(each_N)
-        return each_N.sum(), each_N
+        return (each_N * share_N).sum(), each_N
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor | None, ...]:
         total_gradient = grad_outputs[0]
         features, weight, bias = ctx.saved_tensors
-        return features * total_gradient, weight * total_gradient, bias * total_gradient, None, None
+        return features * total_gradient, weight * total_gradient, bias * total_gradient, None, None, None
 
 
 def cross_entropy(
-    features_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_N: Tensor
+    features_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_N: Tensor, share_N: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Σ and each of −log softmax(features·weightᵀ + bias)[target]; the sum carries the gradient, the list none.
+    """Σ share·each, and each, of −log softmax(features·weightᵀ + bias)[target]. The sum carries the gradient, the
+    list none.
 
     In the dtype of the weights, autocast or not.
     """
     with torch.autocast(features_ND.device.type, enabled=False):
-        features_ND = features_ND.to(weight_VD.dtype)
+        features_ND, share_N = features_ND.to(weight_VD.dtype), share_N.to(weight_VD.dtype)
         return _ChunkedCrossEntropy.apply(  # pyright: ignore
-            features_ND, weight_VD, bias_V, targets_N, torch.is_grad_enabled()
+            features_ND, weight_VD, bias_V, targets_N, share_N, torch.is_grad_enabled()
         )
 
 

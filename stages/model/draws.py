@@ -11,7 +11,7 @@ average notices. Shapes: B batch, L positions, D width, S time points.
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -44,18 +44,12 @@ class Draws:
 
 @dataclass(frozen=True, slots=True)
 class DistillDraws:
-    """What one distillation step draws: like `Draws`, with the student's start and end and the teacher's times
-    from one to the other; on decode rows all of them are 1."""
+    """What one distillation step draws: the student's rows as in training, its time `t_B` being where its step
+    starts, where it ends, and the teacher's times from one to the other (not looked at on decode rows)."""
 
-    decode_B: Tensor
-    start_t_B: Tensor
+    student: Draws
     end_t_B: Tensor
     teacher_t_BS: Tensor
-    noise_BLD: Tensor
-    guidance_B: Tensor
-    coin_B: Tensor
-    decode_t_BL: Tensor
-    decode_noise_BLD: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,31 +114,16 @@ def draw_distillation(
     device: torch.device | str = "cpu",
 ) -> DistillDraws:
     """The numbers of one distillation step: a span of the path per row and the teacher's times inside it."""
+    student = draw(seed, step, rows, length=length, width=width, objective=objective, device=device)
     inner = distillation.teacher_steps - 1
-    seeds = [seed_of("distill", seed, step, row) for row in rows]
-    uniform_BU, normal_BN = _row_numbers(seeds, 4 + inner, 1 + inner + length)
-    noise_BLD = _noise([seed_of("distill noise", seed, step, row) for row in rows], length, width, device)
-    decode_B = uniform_BU[:, 0] < objective.decode_share
+    uniform_BU, normal_BN = _row_numbers(
+        [seed_of("teacher", seed, step, row) for row in rows], 1 + inner, 1 + inner
+    )
     mean, std = objective.time_mean, objective.time_std
-    place_B = times(normal_BN[:, 0], uniform_BU[:, 1], distillation.student_schedule, mean=mean, std=std)
-    place_BI = times(
-        normal_BN[:, 1 : 1 + inner], uniform_BU[:, 4:], distillation.teacher_schedule, mean=mean, std=std
-    )
-    start_B, end_B, teacher_BS = student_span(place_B, place_BI, decode_B, span=distillation.span)
-    decode_t_BL = logit_normal(
-        normal_BN[:, 1 + inner :], objective.decode_time_mean, objective.decode_time_std
-    )
-    return DistillDraws(
-        decode_B=decode_B,
-        start_t_B=start_B.to(device),
-        end_t_B=end_B.to(device),
-        teacher_t_BS=teacher_BS.to(device),
-        noise_BLD=noise_BLD,
-        guidance_B=_guidance(uniform_BU[:, 2], objective).to(device),
-        coin_B=uniform_BU[:, 3] < objective.self_condition,
-        decode_t_BL=decode_t_BL.to(device),
-        decode_noise_BLD=noise_BLD,
-    )
+    place_B = times(normal_BN[:, 0], uniform_BU[:, 0], distillation.student_schedule, mean=mean, std=std)
+    place_BI = times(normal_BN[:, 1:], uniform_BU[:, 1:], distillation.teacher_schedule, mean=mean, std=std)
+    start_B, end_B, teacher_BS = student_span(place_B, place_BI, span=distillation.span)
+    return DistillDraws(replace(student, t_B=start_B.to(device)), end_B.to(device), teacher_BS.to(device))
 
 
 def draw_samples(
@@ -172,24 +151,13 @@ def draw_samples(
     )
 
 
-def student_span(
-    place_B: Tensor, place_BI: Tensor, decode_B: Tensor, *, span: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Start and end of the student's step and the teacher's times, (B,), (B,), (B, S), from where each lies
-    between 0 and 1. Decode rows stand at 1."""
-    start_B = place_B * (1.0 - span)
-    end_B = start_B + span
-    inner_BI = place_BI.sort(dim=-1).values
-    teacher_BS = torch.cat(
-        [start_B[:, None], start_B[:, None] + inner_BI * (end_B - start_B)[:, None], end_B[:, None]], dim=-1
-    )
-    one_B = torch.ones_like(start_B)
-    decode_B = decode_B.to(start_B.device)
-    return (
-        torch.where(decode_B, one_B, start_B),
-        torch.where(decode_B, one_B, end_B),
-        torch.where(decode_B[:, None], torch.ones_like(teacher_BS), teacher_BS),
-    )
+def student_span(place_B: Tensor, place_BI: Tensor, *, span: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Start (B,) and end (B,) of the student's step and the teacher's times (B, S) from where each lies between 0
+    and 1: start = place·(1 − span), end = start + span, the teacher's in order between them."""
+    start_B1 = (place_B * (1.0 - span))[:, None]
+    end_B1 = start_B1 + span
+    inner_BI = start_B1 + place_BI.sort(dim=1).values * (end_B1 - start_B1)
+    return start_B1[:, 0], end_B1[:, 0], torch.cat([start_B1, inner_BI, end_B1], dim=1)
 
 
 def _guidance(uniform_B: Tensor, objective: ObjectiveConfig) -> Tensor:

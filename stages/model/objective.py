@@ -11,7 +11,6 @@ Shapes: B batch, L positions, D width, H hidden, N chosen rows, M chosen positio
 
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -20,71 +19,10 @@ from torch import Tensor, nn
 from elf.stages.model.config import ObjectiveConfig
 from elf.stages.model.cross_entropy import cross_entropy
 from elf.stages.model.draws import Draws
-from elf.stages.model.masks import is_condition, loss_mask
+from elf.stages.model.masks import loss_mask
 from elf.stages.model.network import Hidden, Network
-from elf.stages.model.schedule import clean_estimate, interpolate, velocity
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Rows of clean latents, already normalised, and the head's ids. Dropped rows (`draws.drop_B`) bring latents
-    that were encoded with that mask. Unconditional rows: condition length 0, length L."""
-
-    x_BLD: Tensor
-    ids_BL: Tensor
-    condition_length_B: Tensor
-    length_B: Tensor
-
-    @staticmethod
-    def unconditional(x_BLD: Tensor, ids_BL: Tensor) -> "Batch":
-        rows, length = ids_BL.shape
-        zero_B = torch.zeros(rows, dtype=torch.int64)
-        return Batch(x_BLD, ids_BL, zero_B, zero_B + length)
-
-
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """Sums and counts, so that a data-parallel caller can divide by the count of all processes.
-
-    `sum` carries the gradient: Σ cross-entropy over decode rows + Σ squared error over denoise rows. The rest has
-    none: `ce_B` and `l2_B` per row (0 on rows of the other kind), `count_B` positions that count in each row.
-    """
-
-    sum: Tensor
-    count: Tensor
-    ce_B: Tensor
-    l2_B: Tensor
-    count_B: Tensor
-    decode_B: Tensor
-
-    @property
-    def total(self) -> Tensor:
-        """Σ / Σ mask over all rows of this batch."""
-        return self.sum / self.count.clamp(min=1)
-
-    @property
-    def ce(self) -> Tensor:
-        """Mean cross-entropy over the decode rows' positions; 0 if there are none."""
-        return self.ce_B.sum() / (self.count_B * self.decode_B).sum().clamp(min=1)
-
-    @property
-    def l2(self) -> Tensor:
-        """Mean squared error over the denoise rows' positions; 0 if there are none."""
-        return self.l2_B.sum() / (self.count_B * ~self.decode_B).sum().clamp(min=1)
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """What the network is shown: `z` and `t` by each row's branch, x with dropped conditions zeroed, and `held`,
-    the self-condition half that knows only the condition (zero elsewhere)."""
-
-    z_BLD: Tensor
-    t_B: Tensor
-    x_BLD: Tensor
-    held_BLD: Tensor
-    condition_BL1: Tensor
-    mode_B: Tensor
-    guidance_B: Tensor | None
+from elf.stages.model.rows import Batch, Loss, State, check_ids, noisy_state
+from elf.stages.model.schedule import clean_estimate, velocity
 
 
 def loss(
@@ -103,14 +41,14 @@ def loss(
     literal = network.training and network.config.dropout > 0.0
     with seeded(draws.dropout_seed, device) if literal else nullcontext():
         passes = _passes(
-            network, state, objective, _rows(coin_B, device), literal=literal, row_multiple=row_multiple
+            network, state, objective, rows_where(coin_B, device), literal=literal, row_multiple=row_multiple
         )
     counted_BL = loss_mask(batch.condition_length_B, batch.length_B, state.z_BLD.shape[1], objective.padding)
-    within = _rows(coin_B[~decode_B], device)
+    within = rows_where(coin_B[~decode_B], device)
     l2_sum, l2_B = _denoise_error(
-        network, state, objective, passes, counted_BL, rows=_rows(~decode_B, device), within=within
+        network, state, objective, passes, counted_BL, rows=rows_where(~decode_B, device), within=within
     )
-    ce_sum, ce_B = _decode_error(network, batch, passes.hidden, counted_BL, decode_B)
+    ce_sum, ce_B = decode_error(network, batch, passes.hidden, counted_BL, decode_B)
     unused = unused_parameters(
         network,
         decode=bool((counted_BL.any(dim=1) & decode_B.to(counted_BL.device)).any()),
@@ -118,42 +56,12 @@ def loss(
     )
     count_B = counted_BL.sum(dim=1).to(device)
     return Loss(
-        sum=ce_sum + l2_sum + _sink(unused),
+        sum=ce_sum + l2_sum + zero_sink(unused),
         count=count_B.sum(),
         ce_B=ce_B,
         l2_B=l2_B,
         count_B=count_B,
         decode_B=decode_B.to(device),
-    )
-
-
-def noisy_state(batch: Batch, draws: Draws, objective: ObjectiveConfig, *, guided: bool) -> State:
-    """Corrupt each row as its branch asks.
-
-    Denoise rows: one t per row, the condition kept. Decode rows: one p per position and t = 1 for the network;
-    the condition is corrupted too unless the objective keeps it.
-    """
-    x_BLD, device, dtype = batch.x_BLD, batch.x_BLD.device, batch.x_BLD.dtype
-    decode_B = draws.decode_B.to(device)
-    condition_BL1 = is_condition(batch.condition_length_B, x_BLD.shape[1]).to(device)[:, :, None]
-    x_BLD = x_BLD.masked_fill(condition_BL1 & draws.drop_B.to(device)[:, None, None], 0.0)
-    noise_BLD = draws.noise_BLD
-    if draws.decode_noise_BLD is not noise_BLD:
-        noise_BLD = torch.where(decode_B[:, None, None], draws.decode_noise_BLD, noise_BLD)
-    t_BL = torch.where(decode_B[:, None], draws.decode_t_BL, draws.t_B[:, None]).to(dtype)
-    scale_B = decode_B * (objective.decode_noise_scale - objective.noise_scale) + objective.noise_scale
-    z_BLD = interpolate(x_BLD, noise_BLD * scale_B.to(dtype)[:, None, None], t_BL, 1.0)
-    kept_BL1 = condition_BL1
-    if objective.decode_condition == "corrupted":
-        kept_BL1 = condition_BL1 & ~decode_B[:, None, None]
-    return State(
-        z_BLD=torch.where(kept_BL1, x_BLD, z_BLD),
-        t_B=draws.t_B.to(dtype).masked_fill(decode_B, 1.0),
-        x_BLD=x_BLD,
-        held_BLD=x_BLD * condition_BL1,
-        condition_BL1=condition_BL1,
-        mode_B=decode_B.to(dtype),
-        guidance_B=draws.guidance_B.to(dtype) if guided else None,
     )
 
 
@@ -200,7 +108,7 @@ def _estimate(
     z_NLD, t_N = state.z_BLD[rows_N], state.t_B[rows_N]
     guidance_N = None if state.guidance_B is None else state.guidance_B[rows_N]
     hidden = network(torch.cat([z_NLD, half_NLD], dim=-1), t_N, guidance_B=guidance_N)
-    x_NLD = _clean(network, objective, hidden, z_NLD, t_N)
+    x_NLD = estimate_clean(network, objective, hidden, z_NLD, t_N)
     return torch.where(state.condition_BL1[rows_N], state.x_BLD[rows_N], x_NLD)
 
 
@@ -220,7 +128,7 @@ def _denoise_error(
     if len(rows) == 0:
         return each_B.sum(), each_B
     z_NLD, t_N = state.z_BLD[rows], state.t_B[rows]
-    x_NLD = _clean(network, objective, passes.hidden.take(rows), z_NLD, t_N)
+    x_NLD = estimate_clean(network, objective, passes.hidden.take(rows), z_NLD, t_N)
     v_NLD = velocity(x_NLD, z_NLD, t_N, objective.min_gap)
     target_NLD = velocity(state.x_BLD[rows], z_NLD, t_N, objective.min_gap)
     if passes.x_u_NLD is not None and state.guidance_B is not None:
@@ -236,22 +144,30 @@ def _denoise_error(
     return error_N.sum(), each_B.index_copy(0, rows, error_N.detach())
 
 
-def _decode_error(
-    network: Network, batch: Batch, hidden: Hidden, counted_BL: Tensor, decode_B: Tensor
+def decode_error(
+    network: Network,
+    batch: Batch,
+    hidden: Hidden,
+    counted_BL: Tensor,
+    decode_B: Tensor,
+    *,
+    share_BL: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Σ of the cross-entropy over the decode rows' counted positions, with gradient, and each row's."""
+    """Σ of the cross-entropy over the decode rows' counted positions, with gradient, and each row's, each position
+    with its share (1 by default)."""
     each_B = batch.x_BLD.new_zeros(len(batch.x_BLD))
     chosen_BL = counted_BL & decode_B.to(counted_BL.device)[:, None]
     rows_M, positions_M = chosen_BL.nonzero().to(each_B.device).unbind(dim=1)
     if len(rows_M) == 0:
         return each_B.sum(), each_B
     features_MD = network.decode_features(hidden.h_BLH[rows_M, positions_M])
-    head = network.decode_vocabulary
-    total, each_M = cross_entropy(features_MD, head.weight, head.bias, batch.ids_BL[rows_M, positions_M])
-    return total, each_B.index_add(0, rows_M, each_M.to(each_B.dtype))
+    share_M = torch.ones_like(features_MD[:, 0]) if share_BL is None else share_BL[rows_M, positions_M]
+    head, ids_M = network.decode_vocabulary, batch.ids_BL[rows_M, positions_M]
+    total, each_M = cross_entropy(features_MD, head.weight, head.bias, ids_M, share_M)
+    return total, each_B.index_add(0, rows_M, (each_M * share_M).to(each_B.dtype))
 
 
-def _clean(
+def estimate_clean(
     network: Network, objective: ObjectiveConfig, hidden: Hidden, z_NLD: Tensor, t_N: Tensor
 ) -> Tensor:
     return clean_estimate(
@@ -282,20 +198,9 @@ def unused_parameters(network: Network, *, decode: bool, denoise: bool) -> list[
     return parameters
 
 
-def _sink(parameters: Iterable[nn.Parameter]) -> Tensor | float:
+def zero_sink(parameters: Iterable[nn.Parameter]) -> Tensor | float:
     """Zero, with a zero gradient for each parameter."""
     return sum((0.0 * parameter.flatten()[0] for parameter in parameters), 0.0)
-
-
-def check_ids(ids_BL: Tensor, vocabulary: int) -> None:
-    """Refuse an id the head has no entry for. Ids on an accelerator are checked where they are read."""
-    if ids_BL.device.type == "cpu" and ids_BL.numel():
-        low, high = int(ids_BL.min()), int(ids_BL.max())
-        if low < 0 or high >= vocabulary:
-            raise ValueError(
-                f"token ids run from {low} to {high}, but the decode head has {vocabulary} entries; "
-                f"ids must lie in 0…{vocabulary - 1}: use the tokenizer the model was trained with"
-            )
 
 
 @contextmanager
@@ -307,7 +212,8 @@ def seeded(seed: int, device: torch.device) -> Generator[None]:
         yield
 
 
-def _rows(chosen_B: Tensor, device: torch.device) -> Tensor:
+def rows_where(chosen_B: Tensor, device: torch.device) -> Tensor:
+    """The numbers of the rows, on the device."""
     return chosen_B.nonzero()[:, 0].to(device)
 
 

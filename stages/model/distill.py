@@ -1,0 +1,100 @@
+"""Progressive distillation (paper, ELF+PD): the student's one step lands where the teacher's many small ones do.
+
+The teacher walks from the student's start to its end in ODE sub-steps, its own x̂ chained as self-condition. The
+target is the x̂ that takes the student there in a single step. Decode rows train as always, without a teacher.
+Shapes: B batch, L positions, D width, N denoise rows, S teacher times.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from elf.stages.model.config import ObjectiveConfig
+from elf.stages.model.draws import DistillDraws
+from elf.stages.model.masks import loss_mask
+from elf.stages.model.network import Network
+from elf.stages.model.objective import decode_error, estimate_clean, rows_where, unused_parameters, zero_sink
+from elf.stages.model.rows import Batch, Loss, State, check_ids, noisy_state
+from elf.stages.model.schedule import spread, velocity
+
+
+class Lesson(NamedTuple):
+    """What the teacher gives the denoise rows: the student's target and the self-condition half to start from."""
+
+    target_NLD: Tensor
+    half_NLD: Tensor
+
+
+def distill_loss(
+    student: Network, teacher: Network, batch: Batch, draws: DistillDraws, objective: ObjectiveConfig
+) -> Loss:
+    """Each row's mean error over its counted positions, then the mean over rows: `sum` and `count` are of rows.
+
+    Network inputs are 2D wide even where the objective has no self-condition (the half then knows the condition
+    only). Unlike in training, the half of decode rows holds the condition too.
+    """
+    check_ids(batch.ids_BL, student.config.vocabulary)
+    state = noisy_state(batch, draws.student, objective, guided=student.config.guided)
+    device, decode_B = state.z_BLD.device, draws.student.decode_B
+    rows = rows_where(~decode_B, device)
+    counted_BL = loss_mask(batch.condition_length_B, batch.length_B, state.z_BLD.shape[1], objective.padding)
+    share_BL = (counted_BL / counted_BL.sum(dim=1, keepdim=True).clamp(min=1)).to(state.z_BLD)
+    half_BLD, lesson = state.held_BLD, None
+    if len(rows):
+        lesson = teach(teacher, state, draws, objective)
+        half_BLD = half_BLD.index_copy(0, rows, lesson.half_NLD)
+    given_BLC = torch.cat([state.z_BLD, half_BLD], dim=-1)
+    hidden = student(given_BLC, state.t_B, guidance_B=state.guidance_B, mode_B=state.mode_B)
+    total, ce_B = decode_error(student, batch, hidden, counted_BL, decode_B, share_BL=share_BL)
+    l2_B = torch.zeros_like(ce_B)
+    if lesson is not None:
+        x_NLD = estimate_clean(student, objective, hidden.take(rows), state.z_BLD[rows], state.t_B[rows])
+        error_NL = (x_NLD - lesson.target_NLD).square().mean(dim=-1)
+        error_N = (error_NL * share_BL[rows]).sum(dim=1)
+        total, l2_B = total + error_N.sum(), l2_B.index_copy(0, rows, error_N.detach())
+    unused = unused_parameters(student, decode=bool(decode_B.any()), denoise=len(rows) > 0)
+    ones_B = torch.ones(len(l2_B), dtype=torch.int64, device=device)
+    return Loss(total + zero_sink(unused), ones_B.sum(), ce_B, l2_B, ones_B, decode_B.to(device))
+
+
+@torch.no_grad()
+def teach(
+    teacher: Network,
+    state: State,
+    draws: DistillDraws,
+    objective: ObjectiveConfig,
+    *,
+    trace: Callable[[Tensor, Tensor], None] | None = None,
+) -> Lesson:
+    """Walk the denoise rows from start to end. Rows without a coin start from the half that knows the condition
+    only; rows with one from the teacher's estimate for that half. `trace` is given z and t of every sub-step.
+
+    The step that ends where the teacher ends: x̃ = z_s + (1 − s)/(e − s)·(z_e − z_s), undefined on decode rows,
+    whose s and e are one.
+    """
+    rows = rows_where(~draws.student.decode_B, state.z_BLD.device)
+    coin_N11 = draws.student.coin_B.to(rows.device)[rows][:, None, None]
+    start_NLD, held_NLD = state.z_BLD[rows], state.held_BLD[rows]
+    guidance_N = None if state.guidance_B is None else state.guidance_B[rows]
+    times_NS = draws.teacher_t_BS[rows].to(start_NLD)
+
+    def estimate(z_NLD: Tensor, half_NLD: Tensor, t_N: Tensor) -> Tensor:
+        hidden = teacher(torch.cat([z_NLD, half_NLD], dim=-1), t_N, guidance_B=guidance_N)
+        x_NLD = estimate_clean(teacher, objective, hidden, z_NLD, t_N)
+        return torch.where(state.condition_BL1[rows], state.x_BLD[rows], x_NLD)
+
+    half_NLD = held_NLD
+    if objective.self_condition > 0.0 and bool(draws.student.coin_B.any()):
+        half_NLD = torch.where(coin_N11, estimate(start_NLD, held_NLD, times_NS[:, 0]), held_NLD)
+    z_NLD, x_NLD = start_NLD, half_NLD
+    for t_N, next_N in zip(times_NS.T[:-1], times_NS.T[1:], strict=True):
+        if trace is not None:
+            trace(z_NLD, t_N)
+        x_NLD = estimate(z_NLD, x_NLD, t_N)
+        # On condition positions x̂ is z, the velocity 0: the condition stays.
+        z_NLD = z_NLD + spread(next_N - t_N, z_NLD) * velocity(x_NLD, z_NLD, t_N, objective.min_gap)
+    start_N, end_N = times_NS[:, 0], times_NS[:, -1]
+    stretch_N = (1.0 - start_N) / (end_N - start_N)
+    return Lesson(start_NLD + spread(stretch_N, z_NLD) * (z_NLD - start_NLD), half_NLD)

@@ -1,0 +1,189 @@
+"""From noise to clean latents: ODE and SDE samplers with guidance (paper, Section 3.3 and Algorithms 2 and 6).
+
+One evaluation of the network gives x̂ and v; guidance asks for several at once, which run as ONE batch of variants.
+Condition positions of the state, of x̂ and of the self-condition half hold the clean condition throughout.
+
+Shapes: B batch, L positions, D width, S times, K variants of a row.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from elf.stages.model.config import SamplerConfig
+from elf.stages.model.draws import SampleDraws
+from elf.stages.model.masks import is_condition
+from elf.stages.model.network import Network
+from elf.stages.model.schedule import clean_estimate, spread, velocity
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Clean, normalised latents whose first `length_B` positions are the condition; the rest is not looked at."""
+
+    x_BLD: Tensor
+    length_B: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step did, for `trace`: where the network was asked, what it said, where the state went."""
+
+    number: int
+    z_eval_BLD: Tensor
+    t_eval_B: Tensor
+    x_BLD: Tensor
+    v_BLD: Tensor
+    z_BLD: Tensor
+
+
+class _Held(NamedTuple):
+    """The condition on its positions and zero elsewhere; where it is."""
+
+    x_BLD: Tensor
+    mask_BL1: Tensor
+
+    def restore(self, x_BLD: Tensor) -> Tensor:
+        return torch.where(self.mask_BL1, self.x_BLD, x_BLD)
+
+    def without(self) -> "_Held":
+        return _Held(torch.zeros_like(self.x_BLD), self.mask_BL1)
+
+
+@torch.no_grad()
+def sample_latents(
+    network: Network,
+    draws: SampleDraws,
+    config: SamplerConfig,
+    *,
+    condition: Condition | None = None,
+    trace: Callable[[Step], None] | None = None,
+) -> Tensor:
+    """(B, L, D) latents at time 1. `trace` is called after every step."""
+    start_BLD = draws.start_BLD
+    times_BS = draws.times_BS.to(start_BLD)
+    held = _hold(condition, start_BLD)
+    z_BLD = held.restore(config.noise_scale * start_BLD)
+    x_BLD = held.x_BLD
+    steps = times_BS.shape[1] - 1
+    for index in range(steps):
+        t_B, next_B = times_BS[:, index], times_BS[:, index + 1]
+        z_eval_BLD, t_eval_B = z_BLD, t_B
+        stochastic = config.method == "sde" and index < steps - 1
+        if stochastic:
+            noise_BLD = draws.noise(index).to(z_BLD)
+            z_eval_BLD, t_eval_B = _noise_up(z_BLD, t_B, next_B, noise_BLD, config)
+            z_eval_BLD = held.restore(z_eval_BLD)
+        x_BLD, v_BLD = _evaluate(network, config, z_eval_BLD, x_BLD, t_eval_B, held)
+        if stochastic and config.sde_form == "paper":
+            v_BLD = velocity(x_BLD, z_BLD, t_B, config.min_gap)
+            z_BLD = z_BLD + spread(next_B - t_B, z_BLD) * v_BLD
+        else:
+            z_BLD = z_eval_BLD + spread(next_B - t_eval_B, z_BLD) * v_BLD
+        z_BLD = held.restore(z_BLD)
+        if trace is not None:
+            trace(Step(index, z_eval_BLD, t_eval_B, x_BLD, v_BLD, z_BLD))
+    return z_BLD
+
+
+def _hold(condition: Condition | None, like_BLD: Tensor) -> _Held:
+    if condition is None:
+        mask_BL1 = torch.zeros(like_BLD.shape[:2], dtype=torch.bool, device=like_BLD.device)[:, :, None]
+        return _Held(torch.zeros_like(like_BLD), mask_BL1)
+    mask_BL1 = is_condition(condition.length_B, like_BLD.shape[1]).to(like_BLD.device)[:, :, None]
+    x_BLD = condition.x_BLD.to(like_BLD)
+    return _Held(torch.where(mask_BL1, x_BLD, torch.zeros_like(x_BLD)), mask_BL1)
+
+
+def _noise_up(
+    z_BLD: Tensor, t_B: Tensor, next_B: Tensor, noise_BLD: Tensor, config: SamplerConfig
+) -> tuple[Tensor, Tensor]:
+    """Go back from t to t_b = αt, α = clip(1 − γ(t' − t), 0, 1), by adding noise.
+
+    "released" and "paper" add (1 − α)·s·ε. "variance_matched" adds what makes the noise in z exactly that of time
+    t_b, s·(1 − αt): the square root of the difference of the variances.
+    """
+    alpha_B = (1.0 - config.gamma * (next_B - t_B)).clamp(0.0, 1.0)
+    amount_B = 1.0 - alpha_B
+    if config.sde_form == "variance_matched":
+        wanted_B, left_B = 1.0 - alpha_B * t_B, alpha_B * (1.0 - t_B)
+        amount_B = (wanted_B.square() - left_B.square()).clamp(min=0.0).sqrt()
+    noisy_BLD = spread(alpha_B, z_BLD) * z_BLD + spread(amount_B, z_BLD) * config.noise_scale * noise_BLD
+    return noisy_BLD, alpha_B * t_B
+
+
+def _evaluate(
+    network: Network, config: SamplerConfig, z_BLD: Tensor, previous_BLD: Tensor, t_B: Tensor, held: _Held
+) -> tuple[Tensor, Tensor]:
+    """x̂ and v at (z, t), guided; on condition positions x̂ is the condition and v is 0."""
+    weight = config.input_guidance
+    views = [(z_BLD, previous_BLD, held)]
+    if weight != 1.0 and bool(held.mask_BL1.any()):
+        bare = held.without()
+        views.append((bare.restore(z_BLD), bare.restore(previous_BLD), bare))
+    estimates = _self_guided(network, config, views, t_B)
+    x_BLD, v_BLD = estimates[0]
+    if len(estimates) == 2:
+        bare_x_BLD, bare_v_BLD = estimates[1]
+        x_BLD = held.restore(bare_x_BLD + weight * (x_BLD - bare_x_BLD))
+        v_BLD = (bare_v_BLD + weight * (v_BLD - bare_v_BLD)).masked_fill(held.mask_BL1, 0.0)
+    return x_BLD, v_BLD
+
+
+_View = tuple[Tensor, Tensor, _Held]
+
+
+def _self_guided(
+    network: Network, config: SamplerConfig, views: list[_View], t_B: Tensor
+) -> list[tuple[Tensor, Tensor]]:
+    """x̂ and v of every view of the batch, all in one call of the network.
+
+    A network with guidance tokens is told ω; one without takes x̂ = x̂_0 + s(x̂_sc − x̂_0) over its estimates with the
+    zero and the full self-condition half, of which s = 0 and s = 1 need only one.
+    """
+    scale = 1.0 if network.config.guided or not config.self_condition else config.self_condition_guidance
+    full = [(z, previous, held) for z, previous, held in views]
+    zero = [(z, held.x_BLD, held) for z, _, held in views]
+    if scale == 1.0:
+        return _call(network, config, full, t_B)
+    if scale == 0.0:
+        return _call(network, config, zero, t_B)
+    both = _call(network, config, full + zero, t_B)
+    return [
+        (x_0 + scale * (x - x_0), v_0 + scale * (v - v_0))
+        for (x, v), (x_0, v_0) in zip(both[: len(views)], both[len(views) :], strict=True)
+    ]
+
+
+def _call(
+    network: Network, config: SamplerConfig, views: list[_View], t_B: Tensor
+) -> list[tuple[Tensor, Tensor]]:
+    """One batch of K·B rows: the network's x̂ and v for every view, its condition restored."""
+    count = len(views)
+    z_KBLD = torch.cat([z for z, _, _ in views])
+    held = _Held(torch.cat([h.x_BLD for _, _, h in views]), views[0][2].mask_BL1.repeat(count, 1, 1))
+    t_KB = t_B.repeat(count)
+    given = (
+        torch.cat([z_KBLD, torch.cat([half for _, half, _ in views])], dim=-1)
+        if config.self_condition
+        else z_KBLD
+    )
+    hidden = network(given, t_KB, guidance_B=guidance_rows(network, config, t_KB))
+    x_KBLD = clean_estimate(
+        network.flow(hidden),
+        z_KBLD,
+        t_KB,
+        prediction=network.config.prediction,
+        noise_scale=config.noise_scale,
+        min_gap=config.min_gap,
+    )
+    v_KBLD = velocity(x_KBLD, z_KBLD, t_KB, config.min_gap).masked_fill(held.mask_BL1, 0.0)
+    return list(zip(held.restore(x_KBLD).chunk(count), v_KBLD.chunk(count), strict=True))
+
+
+def guidance_rows(network: Network, config: SamplerConfig, like_B: Tensor) -> Tensor | None:
+    """ω for every row, or None for a network that takes none."""
+    return torch.full_like(like_B, config.guidance) if network.config.guided else None
