@@ -10,11 +10,10 @@ shard files begin with raw rows in C order and end with the index of their chunk
 The fill value is NaN: a missing shard never reads as plausible zeros.
 """
 
-import bisect
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -81,8 +80,8 @@ class Layout(Protocol):
         """Stored tokens of each row of a shard, int64."""
         ...
 
-    def locate(self, row: int) -> tuple[int, int, int]:
-        """Shard, first token in it, number of tokens."""
+    def locate(self, rows: Array) -> tuple[Array, Array, Array]:
+        """Shard, first token in it and number of tokens of each of these rows."""
         ...
 
     def shard_name(self, shard: int) -> str:
@@ -130,9 +129,9 @@ class ArrayLayout:
     def tokens_of(self, shard: int) -> Array:
         return np.full(len(self.rows_of(shard)), self.length, np.int64)
 
-    def locate(self, row: int) -> tuple[int, int, int]:
-        shard, place = divmod(row, self.shard_rows)
-        return shard, place * self.length, self.length
+    def locate(self, rows: Array) -> tuple[Array, Array, Array]:
+        shards, places = np.divmod(rows, self.shard_rows)
+        return shards, places * self.length, np.full_like(rows, self.length)
 
     def shard_name(self, shard: int) -> str:
         return f"c/{shard}/0/0"
@@ -211,9 +210,9 @@ class RaggedLayout:
         rows = self.rows_of(shard)
         return self.lengths[rows.start : rows.stop].astype(np.int64)
 
-    def locate(self, row: int) -> tuple[int, int, int]:
-        shard = bisect.bisect_right(self.firsts, row) - 1
-        return shard, int(self.starts[row]) - shard * self.shard_tokens, int(self.lengths[row])
+    def locate(self, rows: Array) -> tuple[Array, Array, Array]:
+        shards = np.searchsorted(self.firsts, rows, side="right") - 1
+        return shards, self.starts[rows] - shards * self.shard_tokens, self.lengths[rows]
 
     def shard_name(self, shard: int) -> str:
         return f"tokens/c/{shard}/0"
@@ -244,6 +243,7 @@ def used_slots(layout: Layout, shard: int) -> int:
     return -(-tokens * layout.width * STORAGE[layout.dtype].dtype.itemsize // layout.chunk_bytes)
 
 
+@lru_cache(maxsize=8)  # all shards of a store but the last share one
 def footer(*, slots: int, used: int, chunk_bytes: int) -> bytes:
     """The index that ends a shard: offset and size of every inner chunk as uint64, then its crc32c."""
     index = np.full((slots, 2), _ABSENT, "<u8")

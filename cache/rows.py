@@ -47,18 +47,22 @@ class _StoredRows:
         for shard in range(layout.shards):
             if fault := shard_fault(folder, layout, shard):
                 raise Damaged(f"Shard {shard} of the store {folder} is damaged: {fault}. {_CURE}")
+        if (folder / layout.shard_name(layout.shards)).exists():
+            raise Damaged(
+                f"The store {folder} has more than the {layout.shards} shards it describes. {_CURE}"
+            )
 
     def __len__(self) -> int:
         return self.layout.rows
 
     def __getitem__(self, row: int) -> Array:
         """The stored tokens of a row, (tokens, width), mapped and read-only: no copy."""
-        shard, start, count = self._locate(row)
-        return self._maps[shard].tokens[start : start + count]
+        [(shard, start, stop)] = self._places([row])
+        return self._maps[shard].tokens[start:stop]
 
     def willneed(self, indices: Indices) -> None:
         """Start reading the rows' exact byte ranges from the disk; returns at once."""
-        for shard, start, stop in _merged(sorted(self._locate(row) for row in _integers(indices))):
+        for shard, start, stop in _merged(sorted(self._places(indices))):
             self._maps[shard].willneed(start, stop)
 
     def gather(self, indices: Indices, out: Array) -> npt.NDArray[np.int32]:
@@ -71,15 +75,16 @@ class _StoredRows:
                 f"the buffer is {out.dtype} {out.shape}, {len(indices)} rows of {self.folder} need "
                 f"{self.storage} {(len(indices), *self.shape[1:])}."
             )
-        lengths = np.empty(len(indices), np.int32)
-        for place, row in enumerate(_integers(indices)):
-            shard, start, count = self._locate(row)
-            target = out[place]
-            target[:count] = self._maps[shard].tokens[start : start + count]
-            if count < len(target):
-                target[count:] = 0
-            lengths[place] = count
-        return lengths
+        places = self._places(indices)
+        tokens = {shard: self._maps[shard].tokens for shard in {place[0] for place in places}}
+        length = self.layout.length
+        for target, (shard, start, stop) in zip(out, places, strict=False):
+            if stop - start == length:
+                target[:] = tokens[shard][start:stop]
+            else:
+                target[: stop - start] = tokens[shard][start:stop]
+                target[stop - start :] = 0
+        return np.array([stop - start for _, start, stop in places], np.int32)
 
     def verify(self, *, sample: int | None = None, seed: int = 0) -> int:
         """Compare with what was recorded: every byte, or the CRC-32C of `sample` random rows.
@@ -91,8 +96,8 @@ class _StoredRows:
                 self._verify_shard(shard)
             return len(self)
         rows = np.random.default_rng(seed).choice(len(self), min(sample, len(self)), replace=False)
-        for row in sorted(_integers(rows)):
-            shard = self._locate(row)[0]
+        for row in sorted(rows.tolist()):
+            [(shard, *_)] = self._places([row])
             crc = read_record(self.folder, self.layout, shard).crc
             self._verify_row(shard, row, int(crc[row - self.layout.rows_of(shard).start]))
         return len(rows)
@@ -109,10 +114,16 @@ class _StoredRows:
         if crc32c(self[row]) != crc:
             raise Damaged(f"Row {row} in shard {shard} of the store {self.folder} has changed. {_CURE}")
 
-    def _locate(self, row: int) -> tuple[int, int, int]:
-        if not 0 <= row < self.shape[0]:
-            raise IndexError(f"there is no row {row} in {self.folder}; it has rows 0 to {self.shape[0] - 1}.")
-        return self.layout.locate(row)
+    def _places(self, indices: Indices) -> list[tuple[int, int, int]]:
+        """(shard, first token, token after the last) of each row."""
+        rows = np.asarray(indices, np.int64)
+        outside = rows[(rows < 0) | (rows >= self.shape[0])]
+        if outside.size:
+            raise IndexError(
+                f"there is no row {outside[0]} in {self.folder}; it has 0 to {self.shape[0] - 1}."
+            )
+        shards, starts, counts = self.layout.locate(rows)
+        return list(zip(shards.tolist(), starts.tolist(), (starts + counts).tolist(), strict=True))
 
     def _map(self, shard: int) -> ShardMap:
         tokens = int(self.layout.tokens_of(shard).sum())
@@ -141,19 +152,15 @@ class RaggedRows(_StoredRows):
 _CURE = "Build it again: run its stage with --force."
 
 
-def _integers(indices: Indices) -> list[int]:
-    return indices.tolist() if isinstance(indices, np.ndarray) else list(indices)
-
-
 def _merged(places: list[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
-    """Sorted (shard, start, count) as (shard, start, stop), neighbours joined."""
+    """Sorted (shard, start, stop) with neighbours joined."""
     current: tuple[int, int, int] | None = None
-    for shard, start, count in places:
+    for shard, start, stop in places:
         if current is not None and current[0] == shard and start <= current[2]:
-            current = (shard, current[1], max(current[2], start + count))
+            current = (shard, current[1], max(current[2], stop))
             continue
         if current is not None:
             yield current
-        current = (shard, start, start + count)
+        current = (shard, start, stop)
     if current is not None:
         yield current

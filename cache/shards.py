@@ -107,6 +107,7 @@ def _stream(temporary: Path, layout: Layout, shard: int, blocks: Iterable[Array 
     crc = np.zeros(len(tokens), np.uint32)
     digest = xxhash.xxh3_128()
     scratch = np.empty((layout.length, layout.width), storage.bits)
+    first = layout.rows_of(shard).start
     row = size = 0
     with writing(temporary):
         file = temporary.open("xb", buffering=0)
@@ -116,7 +117,7 @@ def _stream(temporary: Path, layout: Layout, shard: int, blocks: Iterable[Array 
             place = 0
             while row < len(tokens) and place + tokens[row] <= len(bits):
                 part = bits[place : place + tokens[row]]
-                _check_finite(part, scratch, layout, layout.rows_of(shard)[row])
+                _check_finite(part, scratch, layout, first + row)
                 crc[row] = crc32c(part)
                 digest.update(_raw(part))
                 place += tokens[row]

@@ -224,13 +224,23 @@ class Store:
                 f"{path / name} holds {found.get(name, 'no')} bytes, the manifest of {owner} says "
                 f"{wanted.get(name, 'none')}: something wrote to the folder after its files were recorded."
             )
-        Manifest.from_json(text := manifest.to_json())
+        text = _checked_text(manifest, owner)
         fsync_tree(path)
         lease.check()
         draft = path.with_name(f"{path.name}.manifest-{uuid.uuid4().hex}")  # a race must not publish a draft
         write_atomic(draft, text)
         draft.rename(path / MANIFEST)
         fsync_folder(path)
+
+
+def _checked_text(manifest: Manifest, owner: str) -> str:
+    """Its JSON, once it is sure that `find` will read it."""
+    text = manifest.to_json()
+    try:
+        Manifest.from_json(text)
+    except Damaged as fault:
+        raise CacheError(f"The manifest of {owner} cannot be written: {fault}.") from fault
+    return text
 
 
 def _folder(where: Building | Path) -> Path:

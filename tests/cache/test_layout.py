@@ -17,8 +17,8 @@ def test_ragged_rows_lie_in_order_without_overlap_inside_one_shard(lengths: list
         range(len(lengths))
     )
     end = 0
-    for row, length in enumerate(lengths):
-        shard, start, count = layout.locate(row)
+    places = zip(*(part.tolist() for part in layout.locate(np.arange(layout.rows))), strict=True)
+    for (row, length), (shard, start, count) in zip(enumerate(lengths), places, strict=True):
         assert row in layout.rows_of(shard)
         assert count == length
         assert start + count <= capacity
@@ -33,8 +33,8 @@ def test_ragged_rows_lie_in_order_without_overlap_inside_one_shard(lengths: list
 @given(st.integers(1, 40), st.integers(1, 12))
 def test_fixed_rows_fill_shard_after_shard(rows: int, shard_rows: int) -> None:
     layout = ArrayLayout(rows, 8, 4, "float32", shard_rows)
-    places = [layout.locate(row) for row in range(rows)]
-    assert places == [(row // shard_rows, row % shard_rows * 8, 8) for row in range(rows)]
+    places = zip(*(part.tolist() for part in layout.locate(np.arange(rows))), strict=True)
+    assert list(places) == [(row // shard_rows, row % shard_rows * 8, 8) for row in range(rows)]
     assert sum(len(layout.rows_of(shard)) for shard in range(layout.shards)) == rows
     assert used_slots(layout, layout.shards - 1) == len(layout.rows_of(layout.shards - 1))
 

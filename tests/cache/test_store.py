@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -158,6 +159,7 @@ def test_a_manifest_that_is_not_of_the_folder_is_not_published(
 
 BUILDER = """
 import sys, time
+from dataclasses import replace
 from pathlib import Path
 from elf.cache.store import Store
 sys.path.insert(0, sys.argv[1])
@@ -178,6 +180,18 @@ def builder(store: Store) -> subprocess.Popen[str]:
     return subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
 
 
+def test_a_manifest_that_could_not_be_read_again_is_not_written(
+    store: Store, key: Fingerprint, describe: Describe
+) -> None:
+    with store.building("encode", key) as building:
+        fill(building.path)
+        manifest = describe(building.path, "encode", key)
+        with pytest.raises(CacheError, match=r"encode [0-9a-f]{12} cannot be written: .*content"):
+            store.commit(building, replace(manifest, content="0" * 64))
+        with pytest.raises(CacheError, match="not JSON serializable"):
+            store.commit(building, replace(manifest, facts={"rows": object()}))  # pyright: ignore[reportArgumentType]
+
+
 def test_of_many_builders_one_builds_and_the_others_take(store: Store, key: Fingerprint) -> None:
     builders = [builder(store) for _ in range(4)]
     said = "".join(process.communicate(timeout=60)[0] for process in builders).split()
@@ -186,13 +200,14 @@ def test_of_many_builders_one_builds_and_the_others_take(store: Store, key: Fing
     assert left_over(store) == []
 
 
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_builder_killed_at_any_moment_is_continued_to_the_same_content(
-    store: Store, key: Fingerprint, tmp_path: Path
+    store: Store, key: Fingerprint, tmp_path: Path, kills: int
 ) -> None:
     undisturbed = Store(tmp_path / "undisturbed")
     content = builder(undisturbed).communicate(timeout=60)[0].split()[-1]
     moments = random.Random(5)
-    for _ in range(5):
+    for _ in range(kills):
         with builder(store) as process:
             assert process.stdout is not None
             process.stdout.readline()
