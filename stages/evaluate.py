@@ -23,10 +23,13 @@ from elf.pipeline.stage import StageContext
 from elf.stages.config import Evaluate
 from elf.stages.copies import CopySearch, stream_documents
 from elf.stages.devices import choose_device
-from elf.stages.judge import Judge, Judged, Tokens, load_judge, plan_batches
+from elf.stages.judge import Judge, load_judge
 from elf.stages.memory import keep_freed_memory, set_threads
+from elf.stages.protocol import Judged, Tokens, plan_batches
 from elf.stages.rows import TokenRows
 from elf.stages.scores import (
+    METRICS,
+    PER_TEXT,
     Floor,
     Measured,
     counts_of,
@@ -40,8 +43,6 @@ from elf.stages.texts import SAMPLES, SETTINGS, Text, read_texts
 from elf.stages.textstats import unigram_entropy, words_of
 from elf.stages.vocabulary import cut_at_end, decode_texts, load_tokenizer
 
-METRICS = "metrics.json"
-PER_TEXT = "per_text.jsonl"
 REAL_ROWS = 256
 """Rows of real text from which the entropy floor is taken."""
 REAL_MARGIN = 0.5

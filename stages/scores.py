@@ -12,10 +12,12 @@ import numpy as np
 
 from elf.cache.manifest import JSON
 from elf.stages.intervals import FEW, Estimate, Items, estimate, standard_error
-from elf.stages.judge import Judged
+from elf.stages.protocol import Judged
 from elf.stages.texts import Text
 from elf.stages.textstats import count_repeats, distinct, find_duplicates, unigram_entropy, words_of
 
+METRICS = "metrics.json"
+PER_TEXT = "per_text.jsonl"
 WORST_PPL = 300.0
 """A Gen-PPL above this is noise under any judge."""
 REPEAT_SIZE = 4

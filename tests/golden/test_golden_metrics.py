@@ -11,7 +11,8 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from elf.stages.judge import Judge, Tokens, counted_tokens
+from elf.stages.judge import Judge
+from elf.stages.protocol import Tokens, counted_tokens
 from tests.golden.conftest import Goldens
 
 CASE = "metrics/ppl"

@@ -6,7 +6,8 @@ import torch
 from judging import END, make_judge
 
 from elf.pipeline.errors import Failed, Misconfigured
-from elf.stages.judge import Judge, Judged, counted_tokens, load_judge, plan_batches
+from elf.stages.judge import Judge, load_judge
+from elf.stages.protocol import Judged, counted_tokens, plan_batches
 
 TEXTS = [
     "a garden",

@@ -1,0 +1,255 @@
+"""Stage report: everything a run came to, on one page that needs no network, with its figures as PNG beside it."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from elf.cache.files import write_atomic
+from elf.cache.manifest import JSON, short
+from elf.cache.store import Artifact
+from elf.pipeline.stage import StageContext
+from elf.stages import lineage
+from elf.stages.curves import read_curves
+from elf.stages.experiment import ReportStep
+from elf.stages.plots import Drawing, Point, draw_curve, draw_frontier
+from elf.stages.scores import METRICS, PER_TEXT, value_of
+from elf.stages.scoretable import Table, describe_settings, make_tables
+from elf.stages.texts import SAMPLES, SETTINGS, read_texts
+from elf.stages.training_metrics import METRICS as LOSSES
+from elf.stages.training_metrics import read_metrics
+
+PAGE = "report.html"
+TEMPLATE = "report.html.j2"
+SHOWN = 600
+"""Characters of a text shown before the reader asks for the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A text as the page shows it: its beginning, the rest, and what the judge made of it."""
+
+    label: str
+    head: str
+    rest: str
+    figures: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gallery:
+    """The first texts of one setting or control."""
+
+    name: str
+    detail: str
+    control: bool
+    samples: tuple[Sample, ...]
+
+
+def run(section: ReportStep, context: StageContext) -> Mapping[str, JSON]:
+    """Write `report.html` and one PNG per figure."""
+    inputs = context.inputs
+    metrics = {
+        role.removeprefix("scores/"): _read_json(artifact.path / METRICS)
+        for role, artifact in inputs.items()
+        if role.startswith("scores/")
+    }
+    settings = {name: value for name, value in metrics.items() if f"samples/{name}" in inputs}
+    controls = {name: value for name, value in metrics.items() if name not in settings}
+    tables = make_tables(settings, controls)
+    curves = [curve for curve in read_curves(read_metrics(inputs["train"].path / LOSSES)) if not curve.empty]
+    drawings = [draw_curve(curve) for curve in curves]
+    frontiers = [drawing for table in tables if (drawing := _frontier(table, metrics))]
+    nodes = lineage.trace({call(role): inputs[role] for role in sorted(inputs, key=reading_order)})
+    page = render(
+        title=section.report.title or section.experiment,
+        experiment=section.experiment,
+        note=section.report.note,
+        figures=key_figures(inputs, nodes),
+        tables=tables,
+        reading=reading(settings, controls),
+        floor=describe_floor(metrics),
+        frontiers=frontiers,
+        drawings=drawings,
+        heldout=any(curve.heldout_step.size for curve in curves),
+        galleries=galleries(inputs, section.report.samples),
+        nodes=nodes,
+        arcs=lineage.arcs(nodes),
+        gutter=lineage.GUTTER,
+        row=lineage.ROW,
+        dot=lineage.DOT,
+        configs=configurations(nodes),
+    )
+    write_atomic(context.out / PAGE, page)
+    for drawing in (*frontiers, *drawings):
+        write_atomic(context.out / f"{drawing.name}.png", drawing.png)
+    return {"page": PAGE, "settings": sorted(settings), "controls": sorted(controls)}
+
+
+def render(**page: Any) -> str:
+    """The page from its parts; a part the template does not get is an error."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"seconds": say_seconds, "count": say_count}
+    return environment.get_template(TEMPLATE).render(page)
+
+
+def reading_order(role: str) -> tuple[int, str]:
+    """The training run first, then texts, each before its scores."""
+    first = ("train", "tokens", "latents", "samples", "scores", "controls")
+    return first.index(role.partition("/")[0]), role
+
+
+def call(role: str) -> str:
+    """The instance of the plan that stands behind a role of this stage."""
+    kind, _, name = role.partition("/")
+    steps = {"samples": "sample", "scores": "evaluate", "controls": "control"}
+    plain = {"tokens": "tokenize", "latents": "encode"}
+    return f"{steps[kind]}-{name}" if kind in steps else plain.get(role, role)
+
+
+def key_figures(inputs: Mapping[str, Artifact], nodes: Sequence[lineage.Node]) -> list[tuple[str, str]]:
+    """The five numbers one asks for first: label and text."""
+    train, tokens, latents = (inputs[role].manifest.facts for role in ("train", "tokens", "latents"))
+    seconds = sum(node.seconds for node in nodes if node.seconds is not None)
+    return [
+        ("parameters", say_count(train["parameters"])),
+        ("optimiser steps", say_count(train["steps"])),
+        ("training tokens seen", say_count(train["tokens"])),
+        ("rows of latents", f"{say_count(tokens['rows'])} × {latents['length']} × {latents['width']}"),
+        ("time of all stages", say_seconds(seconds)),
+    ]
+
+
+def reading(settings: Mapping[str, Any], controls: Mapping[str, Any]) -> str:
+    """One sentence that sets the best sound setting between its controls; empty where there is none."""
+    sound = {
+        name: ppl
+        for name, metrics in settings.items()
+        if (ppl := value_of(metrics["scores"], "gen_ppl")) is not None and not metrics["degenerate"]
+    }
+    known = {
+        name: ppl
+        for name, metrics in controls.items()
+        if (ppl := value_of(metrics["scores"], "gen_ppl")) is not None
+    }
+    if not settings or not known:
+        return ""
+    beside = ", ".join(f"{name} {ppl:,.0f}" for name, ppl in known.items())
+    if not sound:
+        return f"No setting is free of signs of degeneration; controls under the same judge: {beside}."
+    best = min(sound, key=lambda name: sound[name])
+    return f"Lowest Gen-PPL of a sound setting: {sound[best]:,.0f} ({best}). Under the same judge: {beside}."
+
+
+def describe_floor(metrics: Mapping[str, Any]) -> str:
+    """`2.31 nats: held-out text − 0.5`, from whichever row says it."""
+    floors = {
+        (floor["value"], floor["origin"]) for item in metrics.values() if (floor := item["entropy_floor"])
+    }
+    return "; ".join(f"{value:.2f} nats: {origin}" for value, origin in sorted(floors)) or "none known"
+
+
+def galleries(inputs: Mapping[str, Artifact], count: int) -> list[Gallery]:
+    """The first `count` texts of every setting, then of the real text, each in the order of seeds and ids."""
+    made: list[Gallery] = []
+    for role, artifact in inputs.items():
+        kind, _, name = role.partition("/")
+        if kind == "samples" or role == "controls/real":
+            scores = inputs.get(f"scores/{name}")
+            made.append(_gallery(name, artifact.path, scores, count, control=kind == "controls"))
+    return sorted(made, key=lambda gallery: gallery.control)
+
+
+def configurations(nodes: Sequence[lineage.Node]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Per stage instance its settings as (dotted name, value)."""
+    return [
+        (node.name, flat)
+        for node in nodes
+        if node.manifest and (flat := list(_flatten(node.manifest.config)))
+    ]
+
+
+def say_seconds(seconds: float | None) -> str:
+    """`0.4 s`, `48 s`, `12 min 5 s`, `3 h 20 min`; a dash where nothing is known."""
+    if seconds is None:
+        return "–"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def say_count(number: Any) -> str:
+    """A whole number short enough for a heading: `9,999`, `12.5 k`, `8.1 M`, `45.2 G`."""
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if number >= limit:
+            return f"{number / (1e3 if unit == 'k' else limit):.1f} {unit}"
+    return f"{number:,.0f}"
+
+
+def _gallery(name: str, folder: Path, scores: Artifact | None, count: int, *, control: bool) -> Gallery:
+    settings = folder / SETTINGS
+    detail = describe_settings(_read_json(settings)) if settings.exists() and not control else ""
+    judged = {(line["seed"], line["id"]): line["judged"] for line in _per_text(scores)}
+    samples = tuple(
+        Sample(
+            label=f"seed {text.seed} · {text.id}",
+            head=text.text[:SHOWN],
+            rest=text.text[SHOWN:],
+            figures=_figures(judged.get((text.seed, text.id))),
+        )
+        for text in read_texts(folder / SAMPLES)[:count]
+    )
+    return Gallery("real text" if control else name, detail, control, samples)
+
+
+def _per_text(scores: Artifact | None) -> list[dict[str, Any]]:
+    if scores is None:
+        return []
+    lines = (scores.path / PER_TEXT).read_text(encoding="utf-8").split("\n")
+    return [json.loads(line) for line in lines if line]
+
+
+def _figures(judged: Mapping[str, Any] | None) -> str:
+    if judged is None or not judged["counted"]:
+        return ""
+    return f"PPL {math.exp(judged['nll'] / judged['counted']):,.0f} · entropy {judged['entropy']:.2f}"
+
+
+def _frontier(table: Table, metrics: Mapping[str, Any]) -> Drawing | None:
+    points: list[Point] = []
+    for row in table.rows:
+        scores = metrics[row.name]["scores"]
+        ppl, entropy = value_of(scores, "gen_ppl"), value_of(scores, "entropy")
+        if ppl is not None and entropy is not None:
+            interval = scores["gen_ppl"]["interval"]
+            points.append(Point(row.name, entropy, ppl, tuple(interval) if interval else None, row.control))
+    if not points or table.judge is None:
+        return None
+    return draw_frontier(points, table.judge["name"], short(table.judge["key"]))
+
+
+def _flatten(value: Mapping[str, Any], above: str = "") -> Any:
+    for name, item in value.items():
+        here = f"{above}.{name}" if above else name
+        if isinstance(item, Mapping):
+            yield from _flatten(item, here)
+        else:
+            yield here, json.dumps(item, ensure_ascii=False) if isinstance(item, list) else str(item)
+
+
+def _read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))

@@ -1,0 +1,147 @@
+"""The score table of the report: `metrics.json` of every setting and control as rows of text cells.
+
+A Gen-PPL stands beside its entropy, repeats, empties and token count, always, and under the name of its judge;
+rows of different judges never share a table.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+COUNTS = ("Empty", "Duplicates", "n", "Scored tokens")
+"""Columns of counts; n is texts, or seeds × texts per seed."""
+CONTROLS = {
+    "real": "held-out text, not by a model",
+    "replaced": "held-out text, some tokens replaced at random",
+    "unigram": "tokens drawn by frequency",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: its heading, a one-line definition, and how a value is written."""
+
+    score: str
+    head: str
+    meaning: str
+    percent: bool = False
+    digits: int = 2
+    errors: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A number as text, what is unsure of it, and the reason where there is none."""
+
+    text: str
+    errors: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One set of texts under the judge."""
+
+    name: str
+    detail: str
+    control: bool
+    cells: tuple[Cell, ...]
+    faults: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows that one judge scored; `judge` is None where there was none."""
+
+    judge: Mapping[str, Any] | None
+    columns: tuple[Column, ...]
+    rows: list[Row] = field(default_factory=list)
+
+    @property
+    def heads(self) -> list[str]:
+        """Headings of the cells of a row, in order."""
+        return [*(column.head for column in self.columns), *COUNTS]
+
+    @property
+    def warnings(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Each warning once, with the rows it is about."""
+        said: dict[str, list[str]] = {}
+        for row in self.rows:
+            for warning in row.warnings:
+                said.setdefault(warning, []).append(row.name)
+        return [(warning, tuple(names)) for warning, names in said.items()]
+
+
+def columns_of(judge: Mapping[str, Any] | None, copy_score: str) -> tuple[Column, ...]:
+    """The columns of a table; the judge's name stands in the heading of its number."""
+    n = copy_score.rpartition("_")[2]
+    by = f" ({judge['name']})" if judge is not None else ""
+    return (
+        Column("gen_ppl", f"Gen-PPL{by}", "perplexity of the texts under the judge", digits=1, errors=True),
+        Column("entropy", "Entropy", "of the judge's token ids in a text, nats", errors=True),
+        Column("entropy_ids", "Entropy, own ids", "of the run's own token ids in a text, nats"),
+        Column("distinct_1", "Distinct‑1", "different words over all words of a seed", digits=3),
+        Column("distinct_2", "Distinct‑2", "different word pairs over all word pairs of a seed", digits=3),
+        Column("repeats_4", "Rep‑4", "word 4-grams that stood earlier in the same text", percent=True),
+        Column(copy_score, f"Copy‑{n}", f"word {n}-grams that stand in the training text", percent=True),
+    )
+
+
+def make_tables(
+    scores: Mapping[str, Mapping[str, Any]], controls: Mapping[str, Mapping[str, Any]]
+) -> list[Table]:
+    """Tables by judge, settings before controls. Values are the parsed `metrics.json` by name."""
+    tables: dict[str, Table] = {}
+    for group, control in ((scores, False), (controls, True)):
+        for name, metrics in group.items():
+            judge = metrics["judge"]
+            copy_score = next(score for score in metrics["scores"] if score.startswith("copy_"))
+            key = f"{judge['content']} {judge['window']} {judge['precision']}" if judge else ""
+            columns = columns_of(judge, copy_score)
+            table = tables.setdefault(f"{key} {copy_score}", Table(judge, columns))
+            table.rows.append(_row(name, metrics, table.columns, control))
+    return list(tables.values())
+
+
+def describe_settings(settings: Mapping[str, Any] | None) -> str:
+    """`SDE · 32 steps · ω 3 · γ 1.5 · EMA weights` from a sample stage's settings."""
+    if settings is None or "method" not in settings:
+        return ""
+    parts = [settings["method"].upper(), f"{settings['steps']} steps", f"ω {settings['guidance']:g}"]
+    if settings["method"] == "sde":
+        parts.append(f"γ {settings['gamma']:g}")
+    if settings["input_guidance"] != 1:
+        parts.append(f"w {settings['input_guidance']:g}")
+    weights = "EMA" if settings["weights"] == "ema" else settings["weights"]
+    return " · ".join([*parts, f"{weights} weights"])
+
+
+def _row(name: str, metrics: Mapping[str, Any], columns: Sequence[Column], control: bool) -> Row:
+    counts = metrics["counts"]
+    seeds = f"{counts['seeds']} × " if counts["seeds"] > 1 else ""
+    cells = [_cell(metrics["scores"][column.score], column) for column in columns]
+    tokens = counts.get("scored_tokens")
+    cells += [
+        Cell(f"{counts['empty']:,}"),
+        Cell(f"{counts['duplicates']:,}"),
+        Cell(f"{seeds}{counts['texts'] // counts['seeds']:,}"),
+        Cell(f"{tokens:,}") if tokens is not None else Cell("–", reason="no judge"),
+    ]
+    detail = CONTROLS.get(name, "") if control else describe_settings(metrics["settings"])
+    return Row(name, detail, control, tuple(cells), tuple(metrics["degenerate"]), tuple(metrics["warnings"]))
+
+
+def _cell(score: Mapping[str, Any], column: Column) -> Cell:
+    if score["value"] is None:
+        return Cell("–", reason=score["reason"])
+    scale, unit, digits = (100, " %", 1) if column.percent else (1, "", column.digits)
+    errors = ""
+    if column.errors:
+        known = [
+            f"±{scale * score[key]:.{digits}f} {key.replace('se_', 'SE_')}"
+            for key in ("se_seed", "se_item")
+            if score[key] is not None
+        ]
+        errors = "\n".join(known)
+    return Cell(f"{scale * score['value']:,.{digits}f}{unit}", errors)
