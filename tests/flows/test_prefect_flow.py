@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ class Service:
             check=False,
         )
 
-    def ask(self, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+    def ask(self, path: str, body: dict[str, Any]) -> Any:
         request = urllib.request.Request(
             f"{self.api}/{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
@@ -86,7 +87,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     ]
     try:
         wait_for_server(made.api, home / "server.log")
-        assert made.prefect("work-pool", "create", "elf", "--type", "process").returncode == 0
+        made.ask("work_pools/", {"name": "elf", "type": "process"})
         deployed = made.prefect("--no-prompt", "deploy", "--all")
         assert deployed.returncode == 0, deployed.stdout + deployed.stderr
         started.append(start(["worker", "start", "--pool", "elf"], environment, log))
@@ -157,12 +158,19 @@ def test_a_deployment_runs_and_the_second_run_finds_everything(service: Service)
 
 @pytest.mark.timeout(300)
 def test_parameters_are_refused_when_they_are_submitted(service: Service) -> None:
-    for parameter, word in (
-        ("only=trian", "trian"),
-        ('force=["nothing"]', "nothing"),
-        ("config=3", "config"),
-        ("stage=train", "stage"),
+    done = service.prefect("deployment", "run", "elf/tiny", "-p", "only=trian")
+    assert done.returncode == 1
+    assert "trian" in done.stdout + done.stderr
+    deployment = service.ask("deployments/filter", {"deployments": {"name": {"any_": ["tiny"]}}})[0]["id"]
+    for wrong in (
+        {"force": ["nothing"]},
+        {"config": 3},
+        {"stage": "train"},
+        {"overrides": {"train": {"steps": 3}}},
     ):
-        done = service.prefect("deployment", "run", "elf/tiny", "-p", parameter)
-        assert done.returncode == 1, parameter
-        assert word in done.stdout + done.stderr
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            service.ask(
+                f"deployments/{deployment}/create_flow_run", {"parameters": {"config": "tiny", **wrong}}
+            )
+        assert refused.value.code in (409, 422)
+        refused.value.close()
