@@ -40,7 +40,8 @@ def distill_loss(
     device, decode_B = state.z_BLD.device, draws.student.decode_B
     rows = rows_where(~decode_B, device)
     counted_BL = loss_mask(batch.condition_length_B, batch.length_B, state.z_BLD.shape[1], objective.padding)
-    share_BL = (counted_BL / counted_BL.sum(dim=1, keepdim=True).clamp(min=1)).to(state.z_BLD)
+    counted = counted_BL.to(state.z_BLD)
+    share_BL = counted / counted.sum(dim=1, keepdim=True).clamp(min=1.0)
     half_BLD, lesson = state.held_BLD, None
     if len(rows):
         lesson = teach(teacher, state, draws, objective)

@@ -152,9 +152,12 @@ def draw_samples(
 
 
 def student_span(place_B: Tensor, place_BI: Tensor, *, span: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Start (B,) and end (B,) of the student's step and the teacher's times (B, S) from where each lies between 0
-    and 1: start = place·(1 − span), end = start + span, the teacher's in order between them."""
-    start_B1 = (place_B * (1.0 - span))[:, None]
+    """Start (B,) and end (B,) of the student's step and the teacher's times (B, S) from where each lies between
+    0 and 1: start = place·(1 − span), end = start + span, the teacher's in order between them.
+
+    A span of 1 leaves the start 1e-6 of freedom, as the released programs do.
+    """
+    start_B1 = (place_B * max(1.0 - span, 1e-6))[:, None]
     end_B1 = start_B1 + span
     inner_BI = start_B1 + place_BI.sort(dim=1).values * (end_B1 - start_B1)
     return start_B1[:, 0], end_B1[:, 0], torch.cat([start_B1, inner_BI, end_B1], dim=1)

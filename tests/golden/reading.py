@@ -15,7 +15,7 @@ from torch import Tensor
 
 from elf.stages.model.config import ModelConfig, ObjectiveConfig, SamplerConfig
 from elf.stages.model.draws import Draws
-from elf.stages.model.naming import from_authors
+from elf.stages.model.naming import from_authors, to_authors
 from elf.stages.model.network import Network
 from elf.stages.model.objective import Batch
 from elf.stages.model.schedule import guidance_scale, logit_normal, times
@@ -138,22 +138,29 @@ def close(name: str, got: Tensor, expected: Tensor, limit: float) -> None:
     )
 
 
-def read_draws(drawn: dict[str, Tensor], objective: ObjectiveConfig, dropped: Tensor | None) -> Draws:
+def read_draws(
+    drawn: dict[str, Tensor],
+    objective: ObjectiveConfig,
+    dropped: Tensor | None,
+    *,
+    t_B: Tensor | None = None,
+    coin_B: Tensor | None = None,
+) -> Draws:
     """The recorded normals, uniforms and coins as the product's draws."""
     decode_B = drawn["decoder_coin"] > 0.5
     rows, length, _ = drawn["noise"].shape
-    place = drawn["t_uniform"] if "t_uniform" in drawn else drawn["t_normal"]
-    t_B = times(place, place, objective.time_schedule, mean=objective.time_mean, std=objective.time_std)
-    uniform = drawn.get("cfg_uniform", torch.zeros_like(place))
-    coin = (
-        drawn["self_cond_uniform"] < objective.self_condition if "self_cond_uniform" in drawn else ~decode_B
-    )
+    if t_B is None:
+        place = drawn["t_uniform"] if "t_uniform" in drawn else drawn["t_normal"]
+        t_B = times(place, place, objective.time_schedule, mean=objective.time_mean, std=objective.time_std)
+    uniform = drawn.get("cfg_uniform", torch.zeros_like(t_B))
+    if coin_B is None:
+        coin_B = drawn.get("self_cond_uniform", torch.ones_like(t_B)) < objective.self_condition
     return Draws(
         decode_B=decode_B,
         t_B=t_B,
         noise_BLD=drawn["noise"],
         guidance_B=guidance_scale(uniform, objective.guidance_low, objective.guidance_high),
-        coin_B=coin,
+        coin_B=coin_B,
         decode_t_BL=logit_normal(
             drawn["decoder_lambda_normal"], objective.decode_time_mean, objective.decode_time_std
         ).view(rows, length),
@@ -168,3 +175,17 @@ def read_batch(inputs: dict[str, Tensor]) -> Batch:
         return Batch.unconditional(x, inputs["input_ids"])
     condition, valid = inputs["cond_seq_mask"].sum(dim=1).long(), inputs["attention_mask"].sum(dim=1).long()
     return Batch(x, inputs["input_ids"], condition, valid)
+
+
+def check_gradients(network: Network, record: dict[str, Any], goldens: Goldens, dtype: torch.dtype) -> None:
+    gradients = {name: p.grad for name, p in network.named_parameters()}
+    absent = {name for name, gradient in gradients.items() if gradient is None}
+    named = to_authors({name: g for name, g in gradients.items() if g is not None})
+    expected = goldens.expected(record, dtype, "grad")
+    if not expected:
+        assert dtype == torch.float64
+        return
+    assert set(named) | set(record["no_grad"]) == set(expected) | set(record["no_grad"])
+    assert len(absent) == len(record["no_grad"])
+    for name, recorded in expected.items():
+        close(f"gradient of {name}", named[name], recorded, tolerance(dtype))

@@ -8,10 +8,17 @@ from torch import Tensor
 from elf.stages.model.config import ObjectiveConfig
 from elf.stages.model.draws import Draws
 from elf.stages.model.masks import loss_mask
-from elf.stages.model.naming import to_authors
 from elf.stages.model.network import Network
 from elf.stages.model.objective import Batch, loss
-from tests.golden.reading import Goldens, close, objective_config, read_batch, read_draws, tolerance
+from tests.golden.reading import (
+    Goldens,
+    check_gradients,
+    close,
+    objective_config,
+    read_batch,
+    read_draws,
+    tolerance,
+)
 from tests.stages.model.literal import literal_loss
 
 GROUP = "train"
@@ -25,20 +32,6 @@ def prepare(
     drawn = goldens.inputs(record["file"], "draw/", dtype)
     network = goldens.network(record["weights"], record["model"], dtype)
     return network, read_batch(inputs), read_draws(drawn, objective, inputs.get("label_drop_mask")), objective
-
-
-def check_gradients(network: Network, record: dict[str, Any], goldens: Goldens, dtype: torch.dtype) -> None:
-    gradients = {name: p.grad for name, p in network.named_parameters()}
-    absent = {name for name, gradient in gradients.items() if gradient is None}
-    named = to_authors({name: g for name, g in gradients.items() if g is not None})
-    expected = goldens.expected(record, dtype, "grad")
-    if not expected:
-        assert dtype == torch.float64
-        return
-    assert set(named) | set(record["no_grad"]) == set(expected) | set(record["no_grad"])
-    assert len(absent) == len(record["no_grad"])
-    for name, recorded in expected.items():
-        close(f"gradient of {name}", named[name], recorded, tolerance(dtype))
 
 
 def test_literal(case: str, dtype: torch.dtype, goldens: Goldens) -> None:
