@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
+from elf.cache.errors import Damaged
 from elf.cache.lease import Holder
 from elf.cache.manifest import JSON, Manifest, merkle_root, short
-from elf.cache.records import records
+from elf.cache.records import check_files, records
 from elf.cache.store import Artifact, Building, Store
 from elf.pipeline import provenance
 from elf.pipeline.errors import Failed
@@ -71,14 +72,17 @@ def needed(
 ) -> tuple[str, ...]:
     """Names of the steps to visit, inputs first: targets, forced ones, and what must be built for them.
 
-    A finished artifact is visited as a reuse where it is a target or an input of something built; what lies
-    upstream of it only if it is there, so that a run can name all it rests on.
+    What lies upstream of a finished artifact is visited only if it is there, so that a run can name all it
+    rests on.
     """
     if only is not None:
         return plan.select(only)
     targets = plan.select(until) if until is not None else plan.leaves()
     forced = _selected(plan, force) & set(plan.upstream(targets))
-    there = {planned.step.name: store.find(planned.step.spec.name, planned.key) is not None for planned in plan}
+    there = {
+        planned.step.name: _find(planned, store, force=planned.step.name in forced) is not None
+        for planned in plan
+    }
     must = {*targets, *forced}
     for name in reversed(plan.names()):
         if name in forced or (name in must and not there[name]):
@@ -97,11 +101,11 @@ def build_step(
     planned = plan[name]
     stage, key = planned.step.spec.name, planned.key
     began = time.monotonic()
-    found = store.find(stage, key)
+    found = _find(planned, store, force=force)
     if found is not None and not force:
         return _hit(planned, found, began, watch)
     inputs = _inputs(plan, planned, store)
-    if found is not None:
+    if force and store.path(stage, key).exists():
         with store.rebuilding(stage, key) as building:
             manifest = _build(planned, inputs, building, watch, progress)
             replaced = store.replace(building, manifest)
@@ -124,6 +128,16 @@ def _hit(planned: Planned, found: Artifact, began: float, watch: Watcher) -> Out
     return Outcome(planned, found, True, time.monotonic() - began)
 
 
+def _find(planned: Planned, store: Store, *, force: bool) -> Artifact | None:
+    """The finished artifact of a step. A damaged one raises, but to a forced rebuild it is as good as absent."""
+    try:
+        return store.find(planned.step.spec.name, planned.key)
+    except Damaged:
+        if not force:
+            raise
+        return None
+
+
 def _selected(plan: Plan, names: frozenset[str]) -> set[str]:
     return {step for name in names for step in plan.select(name)}
 
@@ -139,6 +153,7 @@ def _inputs(plan: Plan, planned: Planned, store: Store) -> dict[str, Artifact]:
                 f"its {role}, and {store.root} does not hold it. Build it first with --until {source}, or leave "
                 "out --only."
             )
+        check_files(artifact.path, artifact.manifest, deep=False)
         found[role] = artifact
     return found
 

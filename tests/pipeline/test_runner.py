@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from toy_stages import BUILT, Count, Recorder, Words, toy_plan
 
+from elf.cache.errors import Damaged
 from elf.cache.store import Store
 from elf.pipeline.errors import Failed
 from elf.pipeline.plan import Plan
@@ -84,6 +85,31 @@ def test_force_says_when_the_bytes_differ(store: Store, watch: Recorder, quiet: 
     new = store.find("words", plan["words"].key)
     assert new is not None
     assert new.manifest.content != old.manifest.content
+
+
+def test_a_damaged_artifact_is_refused_and_rebuilt_by_force(
+    store: Store, watch: Recorder, quiet: LineProgress
+) -> None:
+    plan = toy_plan()
+    run(plan, store, watch, quiet)
+    manifest = store.path("words", plan["words"].key) / "manifest.json"
+    manifest.chmod(0o644)
+    manifest.write_text("{")
+    with pytest.raises(Damaged, match="stage words with --force"):
+        run(plan, store, watch, quiet)
+    again = run(plan, store, watch, quiet, force=frozenset({"words"}))
+    assert again["words"].compared is None
+    assert store.find("words", plan["words"].key) is not None
+
+
+def test_an_input_with_a_missing_file_is_refused_before_it_is_used(
+    store: Store, watch: Recorder, quiet: LineProgress
+) -> None:
+    plan = toy_plan()
+    run(plan, store, watch, quiet)
+    (store.path("words", plan["words"].key) / "words.json").unlink()
+    with pytest.raises(Damaged, match=r"words\.json is missing"):
+        run(toy_plan(count=Count(scale=9)), store, watch, quiet)
 
 
 def test_a_failure_leaves_no_finished_name_and_keeps_its_log(
