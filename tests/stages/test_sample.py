@@ -1,0 +1,242 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from judging import make_artifact, make_context
+from tokens import END, make_tokens
+from toy_training import Size, make_latents
+
+from elf.cache.store import Artifact
+from elf.pipeline.errors import Failed, Misconfigured
+from elf.stages import checkpoint, sample
+from elf.stages.config import Sample
+from elf.stages.latents import Scale
+from elf.stages.model.config import ModelConfig, ObjectiveConfig
+from elf.stages.model.network import build
+from elf.stages.rows import TokenRows
+from elf.stages.texts import Text, read_texts
+from elf.stages.trained import Card, vocabulary_digest
+from elf.stages.vocabulary import load_tokenizer
+
+WORDS = [f"word{i}" for i in range(30)]
+TEXT = [" ".join(WORDS[i % 30] for i in range(start, start + 20)) for start in range(12)]
+PAIRS = [(f"word{i} word{i + 1} word{i + 2}", f"word{i + 9} word{i}") for i in range(9)]
+LENGTH, WIDTH = 8, 6
+SMALL: dict[str, Any] = {"depth": 1, "hidden": 16, "heads": 2, "bottleneck": 4}
+
+
+def make_model(
+    path: Path, tokens: Artifact, *, objective: Any = None, scale: float = 1.0, **shape: Any
+) -> Artifact:
+    """A train artifact of random weights, `raw` and `ema` different ones, that fits `tokens`."""
+    vocabulary = TokenRows.open(tokens.path).vocabulary
+    sizes: dict[str, Any] = {
+        "width": WIDTH,
+        "vocabulary": vocabulary.size,
+        "length": vocabulary.length,
+        **SMALL,
+        **shape,
+    }
+    model = ModelConfig(**sizes)
+    card = Card(
+        model,
+        objective or ObjectiveConfig(padding="eos"),
+        Scale(0.0, scale),
+        vocabulary_digest(vocabulary),
+        "toy",
+    )
+    weights = []
+    for seed in (0, 1):
+        generator = torch.Generator().manual_seed(seed)
+        network = build(model, generator)
+        weights.append(
+            {
+                name: tensor + 0.4 * torch.randn(tensor.shape, generator=generator)
+                for name, tensor in network.state_dict().items()
+            }
+        )
+    artifact = make_artifact(path, "train")
+    checkpoint.save(
+        path / "checkpoints",
+        checkpoint.Checkpoint(3, weights[0], weights[1], {"a": torch.zeros(1)}, {}),
+        keep=1,
+    )
+    card.write(path / "model.json")
+    return artifact
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
+    root = tmp_path_factory.mktemp("text")
+    tokens = make_artifact(make_tokens(root / "tokens", TEXT, words=WORDS, length=LENGTH), "tokenize")
+    return {"tokens": tokens, "model": make_model(root / "train", tokens)}
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
+    root = tmp_path_factory.mktemp("pairs")
+    folder = make_tokens(root / "tokens", PAIRS, words=WORDS, length=LENGTH, max_source=3)
+    tokens = make_artifact(folder, "tokenize", facts={"rows": len(PAIRS)})
+    size = Size(rows=len(PAIRS), length=LENGTH, width=WIDTH, vocabulary=33, max_source=3)
+    latents = make_latents(root / "latents", tokens, size)
+    return {"tokens": tokens, "model": make_model(root / "train", tokens), "latents": latents}
+
+
+def setting(**changes: Any) -> Sample:
+    values = {"name": "x", "method": "sde", "steps": 4, "count": 20, "seeds": (0, 7)} | changes
+    return Sample.model_validate(values)
+
+
+def run(out: Path, inputs: dict[str, Artifact], batch: int | None = None, **changes: Any) -> tuple[Text, ...]:
+    sample.run(setting(**changes), make_context(out, inputs, batch=batch))
+    return read_texts(out / "samples.jsonl")
+
+
+@pytest.mark.parametrize("method", ["ode", "sde"])
+def test_a_text_is_the_same_in_any_batch(tmp_path: Path, inputs: dict[str, Artifact], method: str):
+    whole = run(tmp_path / "whole", inputs, method=method)
+    assert [(text.seed, text.id) for text in whole] == [(seed, i) for seed in (0, 7) for i in range(20)]
+    assert len({text.text for text in whole}) > 30
+    for batch in (1, 7, 8):
+        out = tmp_path / f"{batch}"
+        run(out, inputs, batch=batch, method=method)
+        for name in ("samples.jsonl", "settings.json"):
+            assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+        assert sorted(path.name for path in out.iterdir()) == ["samples.jsonl", "settings.json"]
+
+
+def test_a_text_is_the_same_whatever_is_sampled_beside_it(tmp_path: Path, inputs: dict[str, Artifact]):
+    many = run(tmp_path / "many", inputs)
+    few = run(tmp_path / "few", inputs, count=5, seeds=(7,))
+    assert few == tuple(text for text in many if text.seed == 7 and isinstance(text.id, int) and text.id < 5)
+
+
+class Killed(BaseException):
+    """Stands for a signal: nothing between here and the test handles it."""
+
+
+@pytest.mark.parametrize("batches", [0, 1, 4])
+def test_a_killed_run_goes_on_in_other_batches(
+    tmp_path: Path, inputs: dict[str, Artifact], monkeypatch: pytest.MonkeyPatch, batches: int
+):
+    run(tmp_path / "undisturbed", inputs)
+    ids, places = sample.Sampling.ids, []
+
+    def sampled(sampling: sample.Sampling, seed: int, wanted: Any) -> Any:
+        if len(places) == batches:
+            raise Killed
+        places.append(wanted)
+        return ids(sampling, seed, wanted)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sample.Sampling, "ids", sampled)
+        with pytest.raises(Killed):
+            run(tmp_path / "out", inputs, batch=6)
+    again: list[Any] = []
+    monkeypatch.setattr(
+        sample.Sampling, "ids", lambda model, seed, wanted: again.extend(wanted) or ids(model, seed, wanted)
+    )
+    run(tmp_path / "out", inputs, batch=5)
+    assert len(again) + sum(map(len, places)) == 40
+    for name in ("samples.jsonl", "settings.json"):
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "undisturbed" / name).read_bytes()
+
+
+def test_texts_end_at_the_first_end_mark_and_are_what_their_ids_say(
+    tmp_path: Path, inputs: dict[str, Artifact]
+):
+    tokenizer = load_tokenizer(inputs["tokens"].path / "tokenizer")
+    texts = run(tmp_path / "out", inputs, count=200, seeds=(0,))
+    for text in texts:
+        assert text.ids is not None
+        assert END not in text.ids
+        assert text.text == tokenizer.decode(text.ids)
+    lengths = {len(text.ids or ()) for text in texts}
+    assert max(lengths) == LENGTH
+    assert len(lengths) > 1
+
+
+def test_settings_hold_what_made_the_samples(tmp_path: Path, inputs: dict[str, Artifact]):
+    ema, raw = tmp_path / "ema", tmp_path / "raw"
+    assert run(ema, inputs) != run(raw, inputs, weights="raw")
+    first, second = (json.loads((out / "settings.json").read_text()) for out in (ema, raw))
+    assert (first["weights"], second["weights"]) == ("ema", "raw")
+    assert first["weights_digest"] != second["weights_digest"]
+    assert first["inputs"]["model"] == inputs["model"].manifest.fingerprint
+    assert first | {"guidance": 3.0, "gamma": 1.5, "steps": 4, "method": "sde"} == first
+    assert "torch" in first["versions"]
+    assert str(tmp_path) not in (ema / "settings.json").read_text()
+
+
+def test_pairs_give_one_text_per_row_after_its_source(tmp_path: Path, pairs: dict[str, Artifact]):
+    texts = run(tmp_path / "out", pairs, seeds=(3,), method="ode", input_guidance=2.0)
+    assert [text.id for text in texts] == list(range(len(PAIRS)))
+    assert [(text.source, text.reference) for text in texts] == PAIRS
+    assert all(len(text.ids or ()) <= LENGTH - 3 for text in texts)
+    run(tmp_path / "small", pairs, batch=2, seeds=(3,), method="ode", input_guidance=2.0)
+    assert (tmp_path / "small" / "samples.jsonl").read_bytes() == (
+        tmp_path / "out" / "samples.jsonl"
+    ).read_bytes()
+
+
+def test_the_source_bears_on_the_text(tmp_path: Path, pairs: dict[str, Artifact]):
+    tokens = pairs["tokens"]
+    size = Size(rows=len(PAIRS), length=LENGTH, width=WIDTH, vocabulary=33, max_source=3)
+    other = make_latents(tmp_path / "latents", tokens, size, seed=5)
+    first = run(tmp_path / "a", pairs, seeds=(3,))
+    second = run(tmp_path / "b", pairs | {"latents": other}, seeds=(3,))
+    assert [text.text for text in first] != [text.text for text in second]
+
+
+def test_another_vocabulary_or_length_is_refused(tmp_path: Path, inputs: dict[str, Artifact]):
+    words = make_tokens(tmp_path / "words", TEXT, words=[*WORDS, "more"], length=LENGTH)
+    with pytest.raises(Failed, match=r"vocabulary size 33.*vocabulary size 34"):
+        run(tmp_path / "a", inputs | {"tokens": make_artifact(words, "tokenize")})
+    longer = make_tokens(tmp_path / "longer", TEXT, words=WORDS, length=2 * LENGTH)
+    with pytest.raises(Failed, match=r"row length 8.*row length 16"):
+        run(tmp_path / "b", inputs | {"tokens": make_artifact(longer, "tokenize")})
+
+
+def test_another_encoder_or_width_is_refused(tmp_path: Path, pairs: dict[str, Artifact]):
+    facts = dict(pairs["latents"].manifest.facts)
+    other = make_artifact(pairs["latents"].path, "encode", facts=facts | {"encoder": "another"})
+    with pytest.raises(Failed, match=r"encoder toy.*encoder another"):
+        run(tmp_path / "a", pairs | {"latents": other})
+    wide = make_model(tmp_path / "wide", pairs["tokens"], width=2 * WIDTH)
+    with pytest.raises(Failed, match=r"width 12.*width 6"):
+        run(tmp_path / "b", pairs | {"model": wide})
+    bare = {role: artifact for role, artifact in pairs.items() if role != "latents"}
+    with pytest.raises(Failed, match="pairs"):
+        run(tmp_path / "c", bare)
+
+
+def test_other_model_sizes_and_absent_averages_are_refused(tmp_path: Path, inputs: dict[str, Artifact]):
+    model = make_model(tmp_path / "train", inputs["tokens"])
+    card = json.loads((model.path / "model.json").read_text())
+    card["model"]["hidden"] = 32
+    (model.path / "model.json").write_text(json.dumps(card))
+    with pytest.raises(Failed, match="hidden is 16 in the weights and 32 in the model"):
+        run(tmp_path / "a", inputs | {"model": model})
+    lacking = make_model(tmp_path / "lacking", inputs["tokens"])
+    (lacking.path / "checkpoints" / "step_3" / "ema.safetensors").unlink()
+    with pytest.raises(Failed, match="ema weights"):
+        run(tmp_path / "b", inputs | {"model": lacking})
+    assert len(run(tmp_path / "c", inputs)) == 40
+
+
+def test_seeds_are_given_once(tmp_path: Path, inputs: dict[str, Artifact]):
+    with pytest.raises(Misconfigured, match=r"\[1, 1\]"):
+        run(tmp_path / "a", inputs, seeds=(1, 1))
+
+
+def test_numbers_that_are_not_finite_stop_the_stage(tmp_path: Path, inputs: dict[str, Artifact]):
+    explosive = make_model(
+        tmp_path / "train",
+        inputs["tokens"],
+        objective=ObjectiveConfig(padding="eos", noise_scale=1e38, min_gap=1e-30),
+    )
+    with pytest.raises(Failed, match="not finite"):
+        run(tmp_path / "out", inputs | {"model": explosive}, steps=8)
+    assert not (tmp_path / "out" / "samples.jsonl").exists()
