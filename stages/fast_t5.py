@@ -10,6 +10,7 @@ Source: Raffel et al. 2020, "Exploring the limits of transfer learning", 2.1, an
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +36,8 @@ class FastT5(nn.Module):
         complete = layers == len(stack.block)
         self.final = _frozen(stack.final_layer_norm.weight) if complete else None
         self.eps = float(config.layer_norm_epsilon)
-        attention = stack.block[0].layer[0].SelfAttention
+        first: Any = stack.block[0]
+        attention = first.layer[0].SelfAttention
         self.position_HP = _frozen(attention.relative_attention_bias.weight.T)
         self.max_distance = int(config.relative_attention_max_distance)
         self._bias_1HLL: Tensor | None = None
@@ -71,7 +73,7 @@ class FastT5(nn.Module):
 class _Block(nn.Module):
     """Self-attention, then feed-forward, each on normed input and added to its input."""
 
-    def __init__(self, block: nn.Module) -> None:
+    def __init__(self, block: Any) -> None:
         super().__init__()
         attention, feed = block.layer[0], block.layer[1]
         inner, dense = attention.SelfAttention, feed.DenseReluDense
@@ -81,9 +83,11 @@ class _Block(nn.Module):
         self.out = _frozen(inner.o.weight)
         self.norm_feed = _frozen(feed.layer_norm.weight)
         self.gated = hasattr(dense, "wi_0")
-        self.up = _frozen(torch.cat([dense.wi_0.weight, dense.wi_1.weight]) if self.gated else dense.wi.weight)
+        self.up = _frozen(
+            torch.cat([dense.wi_0.weight, dense.wi_1.weight]) if self.gated else dense.wi.weight
+        )
         self.down = _frozen(dense.wo.weight)
-        name = block.layer[0].SelfAttention.config.dense_act_fn
+        name = inner.config.dense_act_fn
         self.activation: Activation = _ACTIVATIONS.get(name) or ACT2FN[name]
 
     def forward(self, x_BLD: Tensor, scores_BHLL: Tensor, eps: float) -> Tensor:

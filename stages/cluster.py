@@ -1,0 +1,189 @@
+"""Parts of a stage spread over Dask workers: processes of this host, or those of a scheduler that is named.
+
+A part is a pure function of the job and its own name, so that a part whose worker died is simply done again. What a
+part refuses to do (``Failed``, ``CacheError``) is not tried twice. Local workers listen on the loopback interface
+only and end with this process, however it ends.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Generator, Hashable, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import dask
+from distributed import Client, Future, KilledWorker, LocalCluster, get_worker, wait
+
+from elf.cache.errors import CacheError
+from elf.cache.files import make_folder, remove_tree
+from elf.pipeline.errors import Failed, Misconfigured
+from elf.stages.memory import child_environment, set_threads
+
+P = TypeVar("P", bound=Hashable)
+Work = Callable[[Any, Any, Callable[[int], None]], None]
+"""(job, part, advance): does one part, telling ``advance`` how much of it is done."""
+
+RETRIES = 2
+_TOPIC = "elf-parts"
+_EVERY = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a part cannot be done; trying again would not help."""
+
+    text: str
+
+
+@contextmanager
+def local_workers(workers: int, threads: int, scratch: Path) -> Generator[Client]:
+    """A client of ``workers`` new processes with ``threads`` torch threads each; ``scratch`` is theirs alone."""
+    settings = {
+        # Malloc and OpenMP read their environment once, as a process starts.
+        "distributed.nanny.pre-spawn-environ": child_environment(threads),
+        "distributed.worker.daemon": True,
+        "distributed.admin.event-loop-monitor-interval": "60s",
+        "distributed.admin.tick.limit": "1h",
+        "logging.distributed": "critical",
+    }
+    remove_tree(scratch)
+    make_folder(scratch)
+    with ExitStack() as stack:
+        stack.callback(remove_tree, scratch)
+        stack.enter_context(dask.config.set(settings))  # pyright: ignore[reportPrivateImportUsage]
+        cluster = stack.enter_context(
+            LocalCluster(
+                n_workers=workers,
+                threads_per_worker=1,
+                processes=True,
+                host="127.0.0.1",
+                dashboard_address=None,  # pyright: ignore[reportArgumentType] (None: no dashboard)
+                worker_dashboard_address=None,
+                memory_limit=0,
+                local_directory=str(scratch),
+                silence_logs=logging.CRITICAL,
+            )
+        )
+        client = stack.enter_context(Client(cluster, set_as_default=False))
+        client.run(set_threads, threads)
+        yield client
+
+
+@contextmanager
+def named_scheduler(address: str) -> Generator[Client]:
+    """A client of the scheduler at ``address``. Its workers need this program and the folders of the store."""
+    try:
+        client = Client(address, set_as_default=False, timeout="20s")
+    except (OSError, TimeoutError, ValueError) as error:
+        raise Misconfigured(
+            f"No Dask scheduler answers at {address} (compute.encode.scheduler): {error}. Start `dask scheduler` "
+            "and workers, or leave the setting out to work with local processes."
+        ) from error
+    with client:
+        if not client.scheduler_info()["workers"]:
+            raise Failed(
+                f"The Dask scheduler at {address} has no worker; start `dask worker {address}` first."
+            )
+        yield client
+
+
+def do_parts(
+    client: Client, work: Work, job: object, parts: Sequence[P], advance: Callable[[int], None]
+) -> None:
+    """Do every part on some worker; ``advance`` is told how much more is done, while it is being done.
+
+    Raises Failed with the words of the first part that was refused or kept dying; the others are cancelled.
+    """
+    done = _Counts(len(parts), advance)
+    client.subscribe_topic(_TOPIC, done.heard)
+    shared = client.scatter(job, broadcast=True, hash=False)
+    numbered = list(enumerate(parts))
+    futures = client.map(
+        _do_part, numbered, work=work, job=shared, pure=False, retries=RETRIES, batch_size=None
+    )
+    try:
+        waiting: set[Future] = set(futures)
+        while waiting:
+            waiting = _wait_a_little(waiting, done)
+    finally:
+        client.cancel(futures, force=True)
+        client.unsubscribe_topic(_TOPIC)
+
+
+def _wait_a_little(waiting: set[Future], done: "_Counts") -> set[Future]:
+    settled: set[Future] = set()
+    try:
+        settled, waiting = cast(
+            "tuple[set[Future], set[Future]]", wait(waiting, timeout=_EVERY, return_when="FIRST_COMPLETED")
+        )
+    except TimeoutError:
+        pass
+    done.tell()
+    for future in settled:
+        _result(future)
+    return waiting
+
+
+def _result(future: Future) -> None:
+    try:
+        outcome = future.result()
+    except KilledWorker as error:
+        raise Failed(
+            "A part was given up: the process working on it died every time, perhaps for want of memory (each of "
+            "compute.encode.workers holds its own copy of the encoder). The same command goes on where this stopped."
+        ) from error
+    if isinstance(outcome, Refused):
+        raise Failed(outcome.text)
+
+
+class _Counts:
+    """How far each part is, by what workers say; a part that is done again does not count twice."""
+
+    def __init__(self, parts: int, advance: Callable[[int], None]) -> None:
+        self._reached = [0] * parts
+        self._told = 0
+        self._advance = advance
+        self._lock = threading.Lock()
+
+    def heard(self, event: tuple[float, dict[str, int]]) -> None:
+        """A worker's word, in the client's own thread."""
+        _, message = event
+        with self._lock:
+            number = message["part"]
+            self._reached[number] = max(self._reached[number], message["reached"])
+
+    def tell(self) -> None:
+        """Pass on what is new, in the caller's thread."""
+        with self._lock:
+            reached = sum(self._reached)
+        if reached > self._told:
+            self._advance(reached - self._told)
+            self._told = reached
+
+
+def _do_part(numbered: tuple[int, object], *, work: Work, job: object) -> Refused | None:
+    """On a worker: one part, with words about it at most every half second and one at its end."""
+    number, part = numbered
+    worker = get_worker()
+    reached, said = 0, time.monotonic()
+
+    def say() -> None:
+        worker.log_event(_TOPIC, {"part": number, "reached": reached, "pid": os.getpid()})
+
+    def advance(amount: int) -> None:
+        nonlocal reached, said
+        reached += amount
+        if time.monotonic() - said >= _EVERY:
+            said = time.monotonic()
+            say()
+
+    try:
+        work(job, part, advance)
+    except (Failed, Misconfigured, CacheError) as error:
+        return Refused(str(error))
+    say()
+    return None

@@ -1,0 +1,66 @@
+"""Count, mean, deviation and range of stored numbers, the same however the rows were batched or spread over workers.
+
+Sums are float64. Each row is summed on its own, rows and shards are joined by ``math.fsum``, whose result does not
+depend on the order.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Of ``count`` numbers: their sum, the sum of their squares, the lowest and the highest."""
+
+    count: int
+    total: float
+    squares: float
+    low: float
+    high: float
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.count
+
+    @property
+    def std(self) -> float:
+        """Population deviation."""
+        return math.sqrt(max(self.squares / self.count - self.mean**2, 0.0))
+
+    def plain(self) -> dict[str, int | float]:
+        """As JSON; ``Moments(**plain)`` is the way back, to the last bit."""
+        return asdict(self)
+
+
+def moments_of(values: np.ndarray) -> Moments:
+    """Moments of float64 ``values``."""
+    flat = np.ascontiguousarray(values, dtype=np.float64).reshape(-1)
+    if not flat.size:
+        return NOTHING
+    return Moments(
+        flat.size,
+        float(flat.sum()),
+        float(np.square(flat).sum()),
+        float(flat.min()),
+        float(flat.max()),
+    )
+
+
+def combine(parts: Iterable[Moments]) -> Moments:
+    """Moments of all parts together."""
+    known: Sequence[Moments] = [part for part in parts if part.count]
+    if not known:
+        return NOTHING
+    return Moments(
+        sum(part.count for part in known),
+        math.fsum(part.total for part in known),
+        math.fsum(part.squares for part in known),
+        min(part.low for part in known),
+        max(part.high for part in known),
+    )
+
+
+NOTHING = Moments(0, 0.0, 0.0, 0.0, 0.0)

@@ -1,0 +1,115 @@
+"""Our T5 encoder gives the numbers of transformers' own, whatever the mask."""
+
+import pytest
+import torch
+from toy_encoders import VOCABULARY, make_t5
+from transformers import T5EncoderModel
+from transformers.models.t5.modeling_t5 import T5Attention
+
+from elf.stages.fast_t5 import FastT5, relative_buckets
+from elf.stages.model.masks import additive, encoder_mask, is_valid
+
+KINDS = {
+    "relu": {},
+    "gated": {"feed_forward_proj": "gated-gelu"},
+    "one_layer": {"num_layers": 1},
+    "other_buckets": {"relative_attention_num_buckets": 16, "relative_attention_max_distance": 20},
+}
+
+
+def reference(kind: str) -> T5EncoderModel:
+    """transformers' encoder with its plain, unfused attention."""
+    stack = T5EncoderModel(make_t5(**KINDS[kind]).config)
+    stack.load_state_dict(make_t5(**KINDS[kind]).state_dict(), strict=False)
+    stack.set_attn_implementation("eager")
+    return stack.eval()
+
+
+def ids(batch: int, length: int) -> torch.Tensor:
+    return torch.randint(0, VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(length))
+
+
+def close(ours: torch.Tensor, theirs: torch.Tensor) -> None:
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("length", [1, 2, 33, 200])
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_every_hidden_layer_equals_transformers(kind: str, length: int) -> None:
+    model = reference(kind)
+    fast = FastT5(model.encoder, len(model.encoder.block))
+    theirs = model(ids(3, length), output_hidden_states=True).hidden_states
+    ours = list(fast.hidden(ids(3, length)))
+    assert len(ours) == len(theirs)
+    for mine, other in zip(ours, theirs, strict=True):
+        close(mine, other)
+
+
+@pytest.mark.parametrize("layers", [0, 1])
+@torch.no_grad()
+def test_a_lower_layer_is_the_residual_stream(layers: int) -> None:
+    model = reference("relu")
+    *_, ours = FastT5(model.encoder, layers).hidden(ids(2, 9))
+    close(ours, model(ids(2, 9), output_hidden_states=True).hidden_states[layers])
+
+
+@torch.no_grad()
+def test_key_masks_equal_transformers() -> None:
+    model, length_B = reference("relu"), torch.tensor([40, 7, 1])
+    valid_BL = is_valid(length_B, 40)
+    *_, ours = FastT5(model.encoder, 2).hidden(ids(3, 40), additive(valid_BL[:, None, :]))
+    close(ours, model(ids(3, 40), attention_mask=valid_BL.long()).last_hidden_state)
+
+
+@pytest.mark.parametrize("drop", [False, True])
+@torch.no_grad()
+def test_pair_masks_equal_transformers(*, drop: bool) -> None:
+    model = reference("gated")
+    condition_B, length_B = torch.tensor([5, 0, 12, 3]), torch.tensor([16, 9, 12, 3])
+    mask = additive(encoder_mask(condition_B, length_B, 16, drop_B=torch.full((4,), drop)))
+    *_, ours = FastT5(model.encoder, 2).hidden(ids(4, 16), mask)
+    close(ours, model(ids(4, 16), attention_mask=mask).last_hidden_state)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.no_grad()
+def test_a_query_without_keys_sees_all_alike(dtype: torch.dtype) -> None:
+    """With values the same everywhere, uniform attention gives that value; NaN or zeros would not."""
+    fast = FastT5(reference("one_layer").encoder, 1).to(dtype)
+    same = torch.full((2, 6), 9)
+    blind = torch.ones(2, 6, 6, dtype=torch.bool)
+    blind[1] = False
+    *_, seen = fast.hidden(same, additive(blind, dtype))
+    torch.testing.assert_close(seen[1], seen[0])
+    mixed = ids(1, 6)
+    *_, shuffled = fast.hidden(mixed.flip(1), additive(blind[1:], dtype))
+    *_, straight = fast.hidden(mixed, additive(blind[1:], dtype))
+    torch.testing.assert_close(shuffled.flip(1), straight, rtol=1e-2, atol=1e-2)
+    assert torch.isfinite(straight).all()
+
+
+@pytest.mark.parametrize(("buckets", "distance"), [(32, 128), (16, 20), (8, 1000)])
+def test_buckets_equal_transformers(buckets: int, distance: int) -> None:
+    position = torch.arange(1100)
+    offset = position[None, :] - position[:, None]
+    theirs = T5Attention._relative_position_bucket(
+        offset, bidirectional=True, num_buckets=buckets, max_distance=distance
+    )
+    assert torch.equal(relative_buckets(1100, buckets, distance), theirs)
+
+
+def test_the_bias_is_made_once_and_fits_every_shorter_length() -> None:
+    fast = FastT5(reference("relu").encoder, 2)
+    long = fast.bias(50)
+    assert fast.bias(20).data_ptr() == long.data_ptr()
+    fresh = FastT5(reference("relu").encoder, 2).bias(20)
+    assert torch.equal(fast.bias(20), fresh)
+
+
+def test_bfloat16_stays_near_float32() -> None:
+    stack = reference("relu").encoder
+    *_, full = FastT5(stack, 2).hidden(ids(2, 30))
+    *_, half = FastT5(stack, 2).to(torch.bfloat16).hidden(ids(2, 30))
+    assert half.dtype == torch.bfloat16
+    assert (half.float() - full).norm() / full.norm() < 2e-2
