@@ -144,7 +144,9 @@ def read_tensor(path: Path, tensor: Tensor) -> np.ndarray:
 def _write(path: Path, header: Header, target: Path) -> None:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     values = header.values
     if values["general.architecture"] != "llama":
         raise ValueError(f"its architecture is {values['general.architecture']}")

@@ -120,7 +120,7 @@ def explained(reference: Reference) -> Iterator[None]:
         ) from error
     except ValueError as error:
         raise Failed(f"{what} cannot be read as asked: {_first_line(error)}.") from error
-    except (errors.HTTPError, OSError) as error:
+    except (errors.HTTPError, OSError) as error:  # pyright: ignore[reportPrivateImportUsage]
         if isinstance(error, OSError) and error.errno is not None:  # of the disk, not of the network
             raise
         raise Failed(
