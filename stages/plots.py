@@ -120,7 +120,7 @@ def _svg(name: str, paint: Painter) -> str:
     with matplotlib.rc_context({**_style(PAGE), "svg.fonttype": "none", "svg.hashsalt": name}):
         _figure(paint, PAGE).savefig(buffer, format="svg", transparent=True, metadata=nothing)
     body = buffer.getvalue().partition("<svg")[2].partition(">")[2]
-    body = re.sub(r' id="[a-z0-9.]+_\d+"', "", body)
+    body = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", body)
     body = re.sub(r"<style.*?</style>", "", body)
     for colour in fields(Palette):
         body = body.replace(getattr(PAGE, colour.name), f"var(--{colour.name})")

@@ -1,0 +1,214 @@
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from judging import make_context
+from run_folder import RunFolder, key_of, made_up_metrics
+
+from elf.stages import report
+from elf.stages.config import Report
+from elf.stages.experiment import ReportStep
+
+SDE = {
+    "method": "sde", "steps": 16, "guidance": 2.0, "gamma": 1.5, "input_guidance": 1.0, "weights": "ema", "count": 64,
+}  # fmt: skip
+VOID = {"meta", "link", "br", "img", "input", "hr"}
+FEW = "64 texts: fewer than 200, the numbers are rough"
+
+
+class Page(HTMLParser):
+    """Reads a page; refuses tags that do not match."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.words: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.rows: list[list[str]] = []
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.ids += [value for name, value in attrs if name == "id" and value]
+        self.links += [value for name, value in attrs if name in ("href", "src", "xlink:href") and value]
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th") and self.rows:
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.words.append(data)
+        if {"td", "th"} & set(self.open) and self.rows and self.rows[-1]:
+            self.rows[-1][-1] += data
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s+", " ", " ".join(self.words))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    folder = RunFolder(tmp_path_factory.mktemp("run") / "store")
+    folder.add_texts(
+        "sde", ["once <b>upon</b> a time", "", "x" * 700], made_up_metrics(421.7, seeds=6, settings=SDE)
+    )
+    fault = "entropy 1.20 below 2.65 (held-out text − 0.5)"
+    folder.add_texts(
+        "flat",
+        ["a a a"],
+        made_up_metrics(12.1, entropy=1.2, faults=[fault], settings=SDE | {"method": "ode"}),
+    )
+    folder.add_texts("real", ["held-out words"], made_up_metrics(64.2, warnings=[FEW]))
+    folder.add_texts("unigram", ["of the and"], made_up_metrics(5210.8, faults=["Gen-PPL above 300"]))
+    return folder
+
+
+def build(folder: RunFolder, out: Path, **changes: Any) -> str:
+    section = ReportStep(
+        experiment="demo", report=Report.model_validate({"title": "A demo", "note": "Only a demo."} | changes)
+    )
+    facts = report.run(section, make_context(out, folder.inputs))
+    assert facts["page"] == "report.html"
+    return (out / "report.html").read_text()
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory, folder: RunFolder) -> Path:
+    out = tmp_path_factory.mktemp("report")
+    build(folder, out)
+    return out
+
+
+def test_the_page_says_what_ran_and_what_came_out(built: Path):
+    page = Page((built / "report.html").read_text())
+    for said in (
+        "A demo", "Only a demo.", "8.1 M", "12.5 k × 32 × 384", "Gen-PPL (SmolLM2-135M)",
+        "SDE · 16 steps · ω 2 · γ 1.5 · EMA weights", "ODE · 16 steps · ω 2 · EMA weights",
+        "degenerate: entropy 1.20 below 2.65", "fewer than 200",
+        "Lowest Gen-PPL of a sound setting: 422 (sde)", "real 64, unigram 5,211",
+        "1 h 01 min", "8.2 s", "pypi:judge==1.0#judge.gguf", "optim.lr", "0.004",
+        "once <b>upon</b> a time", "(empty)", "held-out words", "PPL 403 · entropy 3.10",
+    ):  # fmt: skip
+        assert said in page.text, said
+    for name in (
+        "text",
+        "judge",
+        "tokens",
+        "latents",
+        "train",
+        "sde",
+        "scores of sde",
+        "real",
+        "scores of unigram",
+    ):
+        assert key_of(name)[:12] in page.text, name
+    assert "of the and" not in page.text
+
+
+def test_gen_ppl_never_stands_without_its_guards(built: Path):
+    rows = Page((built / "report.html").read_text()).rows
+    head, *body = rows
+    assert head == [
+        "Texts", "Gen-PPL (SmolLM2-135M)", "Entropy", "Entropy, own ids", "Distinct‑1", "Distinct‑2", "Rep‑4", "Copy‑8",
+        "Empty", "Dupli\xadcates", "n", "Scored tokens",
+    ]  # fmt: skip
+    assert [row[0][:4] for row in body] == ["sdeS", "flat", "real", "unig"]
+    assert body[0][1].startswith("421.7±10.5 SE_seed\n±21.1 SE_item")
+    assert body[0][2:] == [
+        "3.00±0.01 SE_seed\n±0.03 SE_item", "2.90", "0.410", "0.820", "1.2 %", "0.4 %", "2", "3", "6 × 64", "11,904",
+    ]  # fmt: skip
+    assert all(len(row) == len(head) and all(cell.strip() for cell in row) for row in body)
+
+
+def test_the_page_needs_no_network(built: Path):
+    text = (built / "report.html").read_text()
+    page = Page(text)
+    assert not re.search(r"https?:|@import|url\((?!#)|<script", text)
+    assert all(link.startswith(("#", "data:")) for link in page.links)
+    assert len(page.ids) == len(set(page.ids))
+    assert {link[1:] for link in page.links if link.startswith("#")} <= set(page.ids)
+
+
+def test_figures_lie_beside_the_page_and_in_it(built: Path):
+    text = (built / "report.html").read_text()
+    names = {path.name for path in built.glob("*.png")}
+    frontier = f"frontier-{key_of('judge')[:12]}.png"
+    assert names == {"curve-loss.png", "curve-ce.png", "curve-l2.png", frontier}
+    assert all((built / name).read_bytes().startswith(b"\x89PNG") for name in names)
+    assert text.count("<figure") == 4
+    assert "Gen-PPL (SmolLM2-135M) over entropy" in text
+    assert "#0102" not in text
+
+
+def test_the_same_run_gives_the_same_page(tmp_path: Path, folder: RunFolder, built: Path):
+    assert build(folder, tmp_path / "again") == (built / "report.html").read_text()
+
+
+def test_without_a_judge_the_page_says_so(tmp_path: Path):
+    folder = RunFolder(tmp_path / "store")
+    folder.add_texts("sde", ["words"], made_up_metrics(None, judge=None, settings=SDE))
+    page = Page(build(folder, tmp_path / "out"))
+    assert "this run names no judge" in page.text
+    assert page.rows[1][1].strip() == "–"
+
+
+def test_two_judges_have_two_tables(tmp_path: Path):
+    folder = RunFolder(tmp_path / "store")
+    folder.add_texts("sde", ["words"], made_up_metrics(40.0, settings=SDE))
+    folder.add_texts("other", ["words"], made_up_metrics(30.0, judge="GPT-2", settings=SDE))
+    text = build(folder, tmp_path / "out")
+    assert text.count('<table class="scores">') == 2
+    assert "Gen-PPL (GPT-2)" in text
+
+
+def test_a_run_without_samples_still_has_a_page(tmp_path: Path):
+    page = Page(build(RunFolder(tmp_path / "store"), tmp_path / "out", title=None, note=None))
+    assert "demo" in page.text
+    assert "Training" in page.text
+
+
+def test_as_many_samples_as_asked_for(tmp_path: Path, folder: RunFolder):
+    page = Page(build(folder, tmp_path / "out", samples=1))
+    assert "seed 0 · 0" in page.text
+    assert "seed 0 · 1" not in page.text
+
+
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+MEASURE = """<script>
+addEventListener("load", () => parent.postMessage([...document.querySelectorAll("body *")]
+  .filter(e => !e.closest("svg") && e.getClientRects().length && e.getBoundingClientRect().right > innerWidth + 1)
+  .map(e => e.tagName + "." + e.className).join(" ") || "fits " + innerWidth, "*"));
+</script>"""
+# A window is never narrower than 500 px, a frame is.
+FRAME = """<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,"><title>nothing said</title><script>
+addEventListener("message", e => document.title = e.data);
+</script><iframe src="page.html" style="border: 0; width: {width}px; height: 900px"></iframe>"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
+@pytest.mark.parametrize("width", [1280, 390])
+def test_nothing_overflows_in_a_browser(tmp_path: Path, built: Path, width: int):
+    page = (built / "report.html").read_text().replace("</body>", MEASURE + "</body>")
+    (tmp_path / "page.html").write_text(page)
+    (tmp_path / "frame.html").write_text(FRAME.format(width=width))
+    assert BROWSER is not None
+    command = [
+        BROWSER, *FLAGS, f"--user-data-dir={tmp_path / 'browser'}", "--window-size=1400,1000",
+        "--enable-logging=stderr", "--virtual-time-budget=3000", "--dump-dom", f"file://{tmp_path / 'frame.html'}",
+    ]  # fmt: skip
+    seen = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert f"<title>fits {width}</title>" in seen.stdout
+    assert "CONSOLE" not in seen.stderr
