@@ -79,21 +79,26 @@ def draw(
     device: torch.device | str = "cpu",
 ) -> Draws:
     """The numbers of one training step for the given rows (their numbers in the data set)."""
-    uniform_BU, normal_BN = _row_numbers([seed_of("train", seed, step, row) for row in rows], 5, 1 + length)
+
+    def law(uniform_U: Tensor, normal_N: Tensor) -> tuple[Tensor, ...]:
+        mean, std = objective.time_mean, objective.time_std
+        return (
+            uniform_U,
+            times(normal_N[0], uniform_U[1], objective.time_schedule, mean=mean, std=std),
+            guidance_scale(
+                uniform_U[2], objective.guidance_low, objective.guidance_high, law=objective.guidance_law
+            ),
+            logit_normal(normal_N[1:], objective.decode_time_mean, objective.decode_time_std),
+        )
+
+    seeds = [seed_of("train", seed, step, row) for row in rows]
+    uniform_BU, t_B, guidance_B, decode_t_BL = _row_numbers(seeds, 5, 1 + length, law)
     noise_BLD = _noise([seed_of("noise", seed, step, row) for row in rows], length, width, device)
-    decode_t_BL = logit_normal(normal_BN[:, 1:], objective.decode_time_mean, objective.decode_time_std)
-    t_B = times(
-        normal_BN[:, 0],
-        uniform_BU[:, 1],
-        objective.time_schedule,
-        mean=objective.time_mean,
-        std=objective.time_std,
-    )
     return Draws(
         decode_B=uniform_BU[:, 0] < objective.decode_share,
         t_B=t_B.to(device),
         noise_BLD=noise_BLD,
-        guidance_B=_guidance(uniform_BU[:, 2], objective).to(device),
+        guidance_B=guidance_B.to(device),
         coin_B=uniform_BU[:, 3] < objective.self_condition,
         decode_t_BL=decode_t_BL.to(device),
         decode_noise_BLD=noise_BLD,
@@ -114,15 +119,19 @@ def draw_distillation(
     device: torch.device | str = "cpu",
 ) -> DistillDraws:
     """The numbers of one distillation step: a span of the path per row and the teacher's times inside it."""
-    student = draw(seed, step, rows, length=length, width=width, objective=objective, device=device)
-    inner = distillation.teacher_steps - 1
-    uniform_BU, normal_BN = _row_numbers(
-        [seed_of("teacher", seed, step, row) for row in rows], 1 + inner, 1 + inner
-    )
     mean, std = objective.time_mean, objective.time_std
-    place_B = times(normal_BN[:, 0], uniform_BU[:, 0], distillation.student_schedule, mean=mean, std=std)
-    place_BI = times(normal_BN[:, 1:], uniform_BU[:, 1:], distillation.teacher_schedule, mean=mean, std=std)
+
+    def law(uniform_U: Tensor, normal_N: Tensor) -> tuple[Tensor, ...]:
+        return (
+            times(normal_N[0], uniform_U[0], distillation.student_schedule, mean=mean, std=std),
+            times(normal_N[1:], uniform_U[1:], distillation.teacher_schedule, mean=mean, std=std),
+        )
+
+    seeds = [seed_of("teacher", seed, step, row) for row in rows]
+    steps = distillation.teacher_steps
+    place_B, place_BI = _row_numbers(seeds, steps, steps, law)
     start_B, end_B, teacher_BS = student_span(place_B, place_BI, span=distillation.span)
+    student = draw(seed, step, rows, length=length, width=width, objective=objective, device=device)
     return DistillDraws(replace(student, t_B=start_B.to(device)), end_B.to(device), teacher_BS.to(device))
 
 
@@ -139,14 +148,14 @@ def draw_samples(
     grid, whatever batch they are computed in."""
     starts = [seed_of("start", seed, sample) for sample in samples]
     grids = [seed_of("grid", seed, sample // GRID_ROWS) for sample in samples]
-    _, normal_BN = _row_numbers(grids, 0, config.steps - 1)
+    (times_BS,) = _row_numbers(grids, 0, config.steps - 1, lambda _, normals: (time_grid(normals, config),))
 
     def noise(step: int) -> Tensor:
         return _noise([seed_of("step", seed, sample, step) for sample in samples], length, width, device)
 
     return SampleDraws(
         start_BLD=_noise(starts, length, width, device),
-        times_BS=time_grid(normal_BN, config).to(device),
+        times_BS=times_BS.to(device),
         noise=noise,
     )
 
@@ -163,21 +172,20 @@ def student_span(place_B: Tensor, place_BI: Tensor, *, span: float) -> tuple[Ten
     return start_B1[:, 0], end_B1[:, 0], torch.cat([start_B1, inner_BI, end_B1], dim=1)
 
 
-def _guidance(uniform_B: Tensor, objective: ObjectiveConfig) -> Tensor:
-    return guidance_scale(
-        uniform_B, objective.guidance_low, objective.guidance_high, law=objective.guidance_law
-    )
+def _row_numbers(
+    seeds: Sequence[int], uniforms: int, normals: int, law: Callable[[Tensor, Tensor], tuple[Tensor, ...]]
+) -> tuple[Tensor, ...]:
+    """On the CPU: each row's (uniforms,) and (normals,) from its own seed, what the law makes of them, stacked.
 
-
-def _row_numbers(seeds: Sequence[int], uniforms: int, normals: int) -> tuple[Tensor, Tensor]:
-    """(B, uniforms) and (B, normals) on the CPU, each row from its own seed."""
-    uniform_BU, normal_BN = torch.empty(len(seeds), uniforms), torch.empty(len(seeds), normals)
+    The law sees one row at a time, since a vectorised function rounds by where a number stands in its batch.
+    """
     generator = torch.Generator()
-    for row, seed in enumerate(seeds):
+    rows: list[tuple[Tensor, ...]] = []
+    for seed in seeds:
         generator.manual_seed(seed)
-        uniform_BU[row].uniform_(generator=generator)
-        normal_BN[row].normal_(generator=generator)
-    return uniform_BU, normal_BN
+        uniform_U = torch.rand(uniforms, generator=generator)
+        rows.append(law(uniform_U, torch.randn(normals, generator=generator)))
+    return tuple(torch.stack(column) for column in zip(*rows, strict=True))
 
 
 def _noise(seeds: Sequence[int], length: int, width: int, device: torch.device | str) -> Tensor:

@@ -198,6 +198,15 @@ def unused_parameters(network: Network, *, decode: bool, denoise: bool) -> list[
     return parameters
 
 
+def untrained_parameters(network: Network, objective: ObjectiveConfig) -> list[nn.Parameter]:
+    """Parameters that no batch of this objective ever gives a gradient. Whoever trains data-parallel freezes them
+    (`requires_grad_(False)`), which changes no number: AdamW skips them, Muon moves them by zero."""
+    if objective.self_condition > 0.0:
+        return []
+    trunks = [network.trunk] if network.decode_trunk is None else [network.trunk, network.decode_trunk]
+    return [parameter for trunk in trunks for parameter in trunk.self_condition.parameters()]
+
+
 def zero_sink(parameters: Iterable[nn.Parameter]) -> Tensor | float:
     """Zero, with a zero gradient for each parameter."""
     return sum((0.0 * parameter.flatten()[0] for parameter in parameters), 0.0)

@@ -107,9 +107,7 @@ def learning_rate(
     if total is None:
         return peak
     if total <= warmup:
-        raise ValueError(
-            f"a cosine over {total} steps ends within its warm-up of {warmup}; total must be larger"
-        )
+        raise ValueError(f"a cosine over {total} steps ends inside its warm-up of {warmup}: raise total")
     progress = min((step - warmup) / (total - warmup), 1.0)
     return minimum + (peak - minimum) * (1.0 + math.cos(math.pi * progress)) / 2.0
 
