@@ -10,11 +10,6 @@ from typing import Any
 
 COUNTS = ("Empty", "Duplicates", "n", "Scored tokens")
 """Columns of counts; n is texts, or seeds × texts per seed."""
-CONTROLS = {
-    "real": "held-out text, not by a model",
-    "replaced": "held-out text, some tokens replaced at random",
-    "unigram": "tokens drawn by frequency",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +112,18 @@ def describe_settings(settings: Mapping[str, Any] | None) -> str:
     return " · ".join([*parts, f"{weights} weights"])
 
 
+def describe_control(settings: Mapping[str, Any] | None) -> str:
+    """Where a control's texts come from, from its stage's settings."""
+    if settings is None or "control" not in settings:
+        return ""
+    text = "held-out text" if settings["split"] == "validation" else f"{settings['split']} text"
+    if settings["control"] == "replaced":
+        return f"{text}, {100 * settings['share']:.0f} % of tokens redrawn by frequency"
+    return {"real": f"{text}, no model", "unigram": "tokens drawn by frequency"}.get(
+        settings["control"], text
+    )
+
+
 def _row(name: str, metrics: Mapping[str, Any], columns: Sequence[Column], control: bool) -> Row:
     counts = metrics["counts"]
     seeds = f"{counts['seeds']} × " if counts["seeds"] > 1 else ""
@@ -128,7 +135,7 @@ def _row(name: str, metrics: Mapping[str, Any], columns: Sequence[Column], contr
         Cell(f"{seeds}{counts['texts'] // counts['seeds']:,}"),
         Cell(f"{tokens:,}") if tokens is not None else Cell("–", reason="no judge"),
     ]
-    detail = CONTROLS.get(name, "") if control else describe_settings(metrics["settings"])
+    detail = (describe_control if control else describe_settings)(metrics["settings"])
     return Row(name, detail, control, tuple(cells), tuple(metrics["degenerate"]), tuple(metrics["warnings"]))
 
 

@@ -16,6 +16,7 @@ from elf.stages.experiment import ReportStep
 SDE = {
     "method": "sde", "steps": 16, "guidance": 2.0, "gamma": 1.5, "input_guidance": 1.0, "weights": "ema", "count": 64,
 }  # fmt: skip
+HELDOUT = {"control": "real", "split": "validation", "share": None}
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 FEW = "64 texts: fewer than 200, the numbers are rough"
 
@@ -69,7 +70,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
         ["a a a"],
         made_up_metrics(12.1, entropy=1.2, faults=[fault], settings=SDE | {"method": "ode"}),
     )
-    folder.add_texts("real", ["held-out words"], made_up_metrics(64.2, warnings=[FEW]))
+    folder.add_texts("real", ["held-out words"], made_up_metrics(64.2, warnings=[FEW], settings=HELDOUT))
     folder.add_texts("unigram", ["of the and"], made_up_metrics(5210.8, faults=["Gen-PPL above 300"]))
     return folder
 
@@ -95,7 +96,7 @@ def test_the_page_says_what_ran_and_what_came_out(built: Path):
     for said in (
         "A demo", "Only a demo.", "8.1 M", "12.5 k × 32 × 384", "Gen-PPL (SmolLM2-135M)",
         "SDE · 16 steps · ω 2 · γ 1.5 · EMA weights", "ODE · 16 steps · ω 2 · EMA weights",
-        "degenerate: entropy 1.20 below 2.65", "fewer than 200",
+        "degenerate: entropy 1.20 below 2.65", "fewer than 200", "held-out text, no model",
         "Lowest Gen-PPL of a sound setting: 422 (sde)", "real 64, unigram 5,211",
         "1 h 01 min", "8.2 s", "pypi:judge==1.0#judge.gguf", "optim.lr", "0.004",
         "once <b>upon</b> a time", "(empty)", "held-out words", "PPL 403 · entropy 3.10",
