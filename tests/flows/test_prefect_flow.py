@@ -161,11 +161,13 @@ def test_parameters_are_refused_when_they_are_submitted(service: Service) -> Non
     done = service.prefect("deployment", "run", "elf/tiny", "-p", "only=trian")
     assert done.returncode == 1
     assert "trian" in done.stdout + done.stderr
+    done = service.prefect("deployment", "run", "elf/tiny", "-p", "stage=train")
+    assert done.returncode == 1
+    assert "stage" in done.stdout + done.stderr
     deployment = service.ask("deployments/filter", {"deployments": {"name": {"any_": ["tiny"]}}})[0]["id"]
     for wrong in (
         {"force": ["nothing"]},
         {"config": 3},
-        {"stage": "train"},
         {"overrides": {"train": {"steps": 3}}},
     ):
         with pytest.raises(urllib.error.HTTPError) as refused:
