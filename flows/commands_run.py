@@ -44,7 +44,7 @@ def run_experiment(
             until=until,
             force=force,
         )
-    except BaseException:
+    except Exception:
         if narrator.current is not None:
             _name_log(narrator.current, request.store.root)
         raise
@@ -69,9 +69,6 @@ def _summarise(outcomes: Mapping[str, Outcome], folder: Path, seconds: float, ou
     else:
         line = f"Built {count_of(built, 'step')} in {seconds_text(seconds)}, reused {reused}."
     out.print(line, highlight=False)
-    for step, outcome in outcomes.items():
-        if outcome.compared is not None:
-            out.print(f"{step}: built again, {outcome.compared} to what was there", highlight=False)
     if "report" in outcomes:
         out.print(f"Report: {folder / PAGE}", highlight=False, soft_wrap=True)
 

@@ -115,9 +115,12 @@ class Narrator:
 
     def on_done(self, planned: Planned, outcome: Outcome) -> None:
         self.current = None
-        compared = f", {outcome.compared} to before" if outcome.compared is not None else ""
-        size = _contents(outcome.artifact)
-        self._line("[bold]built [/]", planned, f"{seconds_text(outcome.seconds)}{compared}, {size}")
+        self._line(
+            "[bold]built [/]", planned, f"{seconds_text(outcome.seconds)}, {_contents(outcome.artifact)}"
+        )
+        if outcome.compared is not None:
+            style = "green" if outcome.compared == "identical" else "yellow"
+            self.out.print(f"        {outcome.compared} to what was there", style=style, highlight=False)
 
     def _line(self, word: str, planned: Planned, rest: str) -> None:
         width = max(len(name) for name in self.plan.names())

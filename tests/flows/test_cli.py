@@ -1,7 +1,9 @@
 """The command line as people and scripts meet it: exit codes, words, JSON, speed."""
 
 import json
+import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -125,3 +127,30 @@ def test_several_settings_after_one_flag_reach_the_plan(elf: Elf) -> None:
     assert plain["tokenize"] == changed["tokenize"]
     assert plain["encode"] != changed["encode"]
     assert plain["train"] not in (changed["train"], keys("--set", "encode.dtype=float32")["train"])
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_says_that_it_goes_on_and_does(
+    elf: Elf, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    command = [str(Path(sys.executable).parent / "elf"), "run", "tiny", "--until", "tokenize"]
+    running = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert running.stdout is not None
+    for line in running.stdout:
+        if line.startswith("begins  tokenize"):
+            break
+    running.send_signal(number)
+    _, said = running.communicate(timeout=60)
+    assert running.returncode == code
+    assert said.strip().endswith("the same command goes on")
+    assert "Traceback" not in said
+    again = elf("run", "tiny", "--until", "tokenize")
+    assert again.returncode == 0, again.stderr
+    assert "reused  fetch-train" in again.stdout
