@@ -65,7 +65,7 @@ def _summarise(outcomes: Mapping[str, Outcome], folder: Path, seconds: float, ou
     if "report" in outcomes:
         _print_scores(outcomes, out)
     if built == 0:
-        line = f"Nothing to build: all {count_of(reused, 'step')} reused ({seconds_text(seconds)})."
+        line = f"Nothing to build: all {count_of(reused, 'step')} reused."
     else:
         line = f"Built {count_of(built, 'step')} in {seconds_text(seconds)}, reused {reused}."
     out.print(line, highlight=False)

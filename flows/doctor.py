@@ -122,9 +122,10 @@ def look_at_disk(store: Store) -> Iterator[Finding]:
         )
         return
     finally:
-        probe.unlink(missing_ok=True)
-        if made and store.root.is_dir() and not any(store.root.iterdir()):
-            store.root.rmdir()
+        if store.root.is_dir():
+            probe.unlink(missing_ok=True)
+            if made and not any(store.root.iterdir()):
+                store.root.rmdir()
     free = free_bytes(store.root)
     words = f"{store.root}: {bytes_text(free)} free, written at {bytes_text(speed)}/s"
     if free < LEAST_FREE:

@@ -1,0 +1,47 @@
+"""The doctor: every line is good, a note, or bad with its cure."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from elf.cache.store import Store
+from elf.flows.doctor import look_at_disk, look_at_pins
+
+Elf = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def test_a_fit_machine_passes(elf: Elf) -> None:
+    done = elf("doctor", "--json", HF_HUB_OFFLINE="1")
+    assert done.returncode == 0, done.stdout
+    found = {each["subject"]: each for each in json.loads(done.stdout)}
+    assert found.keys() >= {
+        "python",
+        "versions",
+        "store",
+        "torch",
+        "hub",
+        "prefect",
+        "distributed",
+        "accelerate",
+    }
+    assert found["hub"]["verdict"] == "note"
+    assert "quickstart" in found["hub"]["cure"]
+
+
+def test_a_store_that_cannot_be_written_is_bad_and_has_a_cure(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    (finding,) = look_at_disk(Store(tmp_path / "file" / "store"))
+    assert finding.verdict == "bad"
+    assert "ELF_STORE" in finding.cure
+
+
+def test_looking_at_the_disk_leaves_nothing_behind(tmp_path: Path) -> None:
+    (finding,) = look_at_disk(Store(tmp_path / "store"))
+    assert finding.verdict in ("good", "bad")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_installed_packages_are_the_pinned_ones() -> None:
+    (finding,) = look_at_pins()
+    assert finding.verdict == "good", finding.words

@@ -1,0 +1,87 @@
+"""The score table as a terminal of 80 columns shows it, made from what the evaluate stage writes."""
+
+import io
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from elf.cache.errors import Damaged
+from elf.cache.store import Artifact
+from elf.flows.score_table import ScoreRow, read_scores, score_notes, score_table
+from elf.stages.judge import Judged
+from elf.stages.scores import Floor, counts_of, find_faults, find_warnings, measure
+from elf.stages.scores import score_table as scores_of
+from elf.stages.texts import Text
+
+GOOD = ["the nation is at peace with all the world", "we have paid the public debt of the union"]
+DULL = ["the the the the the the the the the"] * 2
+
+
+def metrics(texts: list[str], *, judge: str | None, stage: str) -> dict[str, Any]:
+    """What ``metrics.json`` holds for ``texts``, each judged alike."""
+    made = [Text(i, 0, text, tuple(range(len(text.split())))) for i, text in enumerate(texts)]
+    judged = None
+    if judge is not None:
+        one = {"nll": 30.0, "counted": 9, "tokens": 10, "entropy": 2.1, "truncated": False, "end_marks": 0}
+        judged = [Judged(**one) for _ in made]
+    measured = measure(made, [(0, 2)] * len(made), judged)
+    scores, counts = scores_of(measured, copy_ngram=8), counts_of(measured)
+    return {
+        "judge": {"name": judge} if judge is not None else None,
+        "samples": {"stage": stage},
+        "counts": counts,
+        "scores": scores,
+        "entropy_floor": asdict(Floor(2.0, "test")),
+        "degenerate": find_faults(scores, counts, Floor(2.0, "test")),
+        "warnings": find_warnings(scores, counts),
+    }
+
+
+def written(folder: Path, content: dict[str, Any]) -> Artifact:
+    folder.mkdir(parents=True)
+    (folder / "metrics.json").write_text(json.dumps(content))
+    return Artifact(folder, None)  # type: ignore[arg-type]  # only the path is read
+
+
+def shown(rows: list[ScoreRow]) -> str:
+    stream = io.StringIO()
+    Console(file=stream, width=80).print(score_table(rows))
+    return stream.getvalue()
+
+
+def test_samples_stand_before_controls_and_fit_80_columns(tmp_path: Path) -> None:
+    steps = {
+        "evaluate-real": written(tmp_path / "a", metrics(GOOD, judge="Judge", stage="control")),
+        "encode": Artifact(tmp_path, None),  # type: ignore[arg-type]
+        "evaluate-sde-64-w4": written(tmp_path / "b", metrics(GOOD, judge="Judge", stage="sample")),
+    }
+    rows = read_scores(steps)
+    assert [row.name for row in rows] == ["sde-64-w4", "real"]
+    text = shown(rows)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "28.0" in text  # exp(30 / 9)
+    assert next(score_notes(rows)).startswith("Gen-PPL (Judge)")
+
+
+def test_without_a_judge_there_is_no_perplexity_and_it_says_so(tmp_path: Path) -> None:
+    rows = read_scores({"evaluate-ode": written(tmp_path / "a", metrics(GOOD, judge=None, stage="sample"))})
+    assert "–" in shown(rows)
+    assert "No judge was named" in next(score_notes(rows))
+
+
+def test_a_degenerate_row_is_named_with_its_reason(tmp_path: Path) -> None:
+    dull = metrics(DULL, judge=None, stage="sample")
+    dull["degenerate"] = ["entropy 0.00 below 2.00 (test)"]
+    rows = read_scores({"evaluate-ode": written(tmp_path / "a", dull)})
+    assert list(score_notes(rows))[1] == "ode is degenerate: entropy 0.00 below 2.00 (test)"
+
+
+def test_a_cut_metrics_file_is_an_error_with_a_cure(tmp_path: Path) -> None:
+    artifact = written(tmp_path / "a", {})
+    (artifact.path / "metrics.json").write_text('{"scores"')
+    with pytest.raises(Damaged, match="--force"):
+        read_scores({"evaluate-ode": artifact})
