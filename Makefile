@@ -11,6 +11,8 @@ TORCH_INDEX ?=
 OWN_TORCH ?=
 VENV := .venv
 BIN := $(VENV)/bin
+# Without byte code every start of every process would compile torch anew.
+unexport PYTHONDONTWRITEBYTECODE
 # --no-compile: Python compiles what is imported when it is; compiling all of torch takes longer than installing.
 INSTALL := $(BIN)/python -m pip install -q --no-compile -c $(VENV)/constraints.txt
 
