@@ -89,9 +89,12 @@ def make_tokens(path: Path, size: Size, *, seed: int = 0) -> Artifact:
 def make_latents(
     path: Path, tokens: Artifact, size: Size, *, seed: int = 0, spread: float = 2.0, dtype: Any = "float16"
 ) -> Artifact:
-    """An encode artifact of normal numbers, one ``plain`` view or three views for pairs."""
+    """An encode artifact whose states tell their ids, one ``plain`` view or three views for pairs."""
     random = np.random.default_rng([seed, 1])
-    whole = (random.standard_normal((size.rows, size.length, size.width)) * spread).astype(dtype)
+    ids = TokenRows.open(tokens.path).ids(np.arange(min(size.rows, tokens.manifest.facts["rows"])))
+    states = np.random.default_rng(5).standard_normal((size.vocabulary, size.width)) * spread
+    noise = random.standard_normal((size.rows, size.length, size.width)) * spread / 20
+    whole = (noise + np.resize(states[ids], noise.shape)).astype(dtype)
     if size.max_source is None:
         layout = ArrayLayout(size.rows, size.length, size.width, dtype, 10)
         blocks = [[whole[layout.rows_of(s).start : layout.rows_of(s).stop]] for s in range(layout.shards)]

@@ -1,0 +1,301 @@
+"""The training run: exact whatever happens to it, and refusing what it cannot train on."""
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from forked_worker import Server
+from toy_training import SMALL, TRAIN, Corpus, Size, payload, write_job
+
+from elf.pipeline.errors import Failed, Misconfigured
+from elf.pipeline.progress import LineProgress
+from elf.pipeline.stage import Compute, StageContext
+from elf.stages import train
+from elf.stages.checkpoint import saved_steps
+from elf.stages.config import Train
+from elf.stages.stopping import EXIT_CODE
+from elf.stages.training_metrics import read_metrics
+
+HELDOUT = {"heldout": {"every": 7, "rows": 8}}
+PAIRS = replace(SMALL, max_source=3)
+VARIANTS: dict[str, dict[str, Any]] = {
+    "muon": {},
+    "adamw": {
+        "optim": {
+            "name": "adamw",
+            "lr": 0.01,
+            "weight_decay": 0.1,
+            "schedule": "cosine",
+            "warmup_epochs": 0.5,
+        }
+    },
+    "dropout": {"model": {**TRAIN["model"], "depth": 4, "dropout": 0.2}},
+    "bf16": {"precision": "bf16"},
+    "plain": {"objective": {"self_condition": 0.0}},
+}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    return Corpus.make(tmp_path_factory.mktemp("corpus"), heldout=Size(rows=9))
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
+
+
+def run(corpus: Corpus, out: Path, settings: dict[str, Any] | None = None, **compute: Any) -> dict[str, Any]:
+    """A run in this process."""
+    out.mkdir(exist_ok=True)
+    section = Train.model_validate_json(json.dumps({**TRAIN, **(settings or {})}))
+    setup = Compute(device="cpu", threads=1).model_copy(update=compute)
+    return dict(train.run(section, StageContext(out, corpus.inputs, setup, LineProgress(every=1e9))))
+
+
+def steps_saved(out: Path) -> list[str]:
+    return [f"step_{step}" for step in sorted(saved_steps(out / "checkpoints"))]
+
+
+def test_what_a_run_leaves(corpus: Corpus, tmp_path: Path) -> None:
+    facts = run(corpus, tmp_path, HELDOUT)
+    assert sorted(payload(tmp_path)) == sorted(
+        ["metrics.jsonl", "model.json"]
+        + [
+            f"checkpoints/step_20/{name}"
+            for name in ("model.safetensors", "ema.safetensors", "optimizer.safetensors")
+        ]
+        + ["checkpoints/step_20/state.json", "checkpoints/step_20/COMPLETE"]
+    )
+    assert facts["steps"] == 20
+    assert facts["tokens"] == 20 * 6 * 8
+    assert facts["epochs"] == 120 / 23
+    assert facts["heldout"]["step"] == 20
+    lines = list(read_metrics(tmp_path / "metrics.jsonl"))
+    assert [line["step"] for line in lines if "loss" in line] == list(range(1, 21))
+    assert [line["step"] for line in lines if "heldout_loss" in line] == [0, 7, 14, 20]
+    assert [line["lr"] for line in lines if "loss" in line] == pytest.approx(
+        [0, 0.01 / 3, 0.02 / 3] + [0.01] * 17
+    )
+    assert all(line["decode_positions"] + line["denoise_positions"] == 48 for line in lines if "loss" in line)
+    times = list(read_metrics(tmp_path / "aux" / "timing.jsonl"))
+    assert [line["step"] for line in times] == list(range(1, 21))
+
+
+def test_it_learns(corpus: Corpus, tmp_path: Path) -> None:
+    run(
+        corpus,
+        tmp_path,
+        {"steps": 90, "optim": {"lr": 0.02}, "objective": {"decode_noise_scale": 0.5, "noise_scale": 0.3}},
+    )
+    lines = list(read_metrics(tmp_path / "metrics.jsonl"))
+    first, last = lines[:30], lines[-30:]
+    for name in ("ce", "l2"):
+        kind = "decode_positions" if name == "ce" else "denoise_positions"
+        before, after = (
+            sum(line[name] * line[kind] for line in part) / sum(line[kind] for line in part)
+            for part in (first, last)
+        )
+        assert after < 0.8 * before
+
+
+def test_runs_repeat_and_seeds_differ(corpus: Corpus, tmp_path: Path) -> None:
+    for name, seed in (("one", 1), ("two", 1), ("three", 2)):
+        run(corpus, tmp_path / name, {"steps": 3, "seed": seed})
+    one, two, three = (payload(tmp_path / name) for name in ("one", "two", "three"))
+    assert one == two
+    assert one["metrics.jsonl"] != three["metrics.jsonl"]
+
+
+def test_how_often_it_is_saved_changes_nothing(corpus: Corpus, tmp_path: Path) -> None:
+    run(corpus, tmp_path / "often", {"save_every": 1, "keep": 3})
+    run(corpus, tmp_path / "never", {"save_every": 1000})
+    assert payload(tmp_path / "often") == payload(tmp_path / "never")
+
+
+def kill_and_compare(
+    corpus: Corpus, worker: Server, folder: Path, settings: dict[str, Any], kills: list[Any]
+) -> None:
+    """An undisturbed run against one that dies at each of ``kills`` in turn; {} lets it finish."""
+    assert worker.run(write_job(corpus, folder / "whole", settings)) == 0
+    job = write_job(corpus, folder / "killed", settings)
+    codes = [worker.run(job, **kill) for kill in kills]
+    assert set(codes) <= {0, -9}
+    assert codes.count(-9) > len(codes) / 2, "the moments lie within a run"
+    assert worker.run(job) == 0
+    assert payload(folder / "killed") == payload(folder / "whole")
+
+
+# 23 rows, 6 a step: the first epoch ends within step 3 (from 0), the second within step 7.
+STEPS = (0, 1, 3, 4, 5, 5, 9, 19)
+
+
+def test_kill_9_at_steps_changes_nothing(corpus: Corpus, worker: Server, tmp_path: Path) -> None:
+    settings = {**TRAIN, **HELDOUT, "save_every": 3}
+    kill_and_compare(corpus, worker, tmp_path, settings, [{"step": step} for step in (0, 4, 5, 9)])
+
+
+def test_kill_9_while_saving_changes_nothing(corpus: Corpus, worker: Server, tmp_path: Path) -> None:
+    moments = random.Random(7)
+    kills = [{"file": moments.randrange(20, 150)} for _ in range(3)]
+    kill_and_compare(corpus, worker, tmp_path, {**TRAIN, "save_every": 2, "keep": 1}, kills)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_kill_9_changes_nothing_in_any_variant(
+    corpus: Corpus, worker: Server, tmp_path: Path, variant: str
+) -> None:
+    settings = {**TRAIN, **HELDOUT, "save_every": 3, **VARIANTS[variant]}
+    kill_and_compare(corpus, worker, tmp_path, settings, [{"step": step} for step in STEPS])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_kill_9_at_twenty_moments_of_saving_changes_nothing(
+    corpus: Corpus, worker: Server, tmp_path: Path, seed: int
+) -> None:
+    moments = random.Random(seed)
+    kills = [{"file": moments.randrange(1, 150)} for _ in range(5)]
+    kill_and_compare(corpus, worker, tmp_path, {**TRAIN, "save_every": 2, "keep": 1}, kills)
+
+
+def test_sigterm_saves_and_can_be_gone_on_from(corpus: Corpus, worker: Server, tmp_path: Path) -> None:
+    settings = {**TRAIN, "save_every": 1000}
+    assert worker.run(write_job(corpus, tmp_path / "whole", settings)) == 0
+    out = tmp_path / "stopped"
+    job = write_job(corpus, out, settings)
+    for step in (4, 11):
+        assert worker.run(job, term=step) == EXIT_CODE
+        assert steps_saved(out)[-1] in (f"step_{step + 1}", f"step_{step + 2}"), (
+            "at the end of that step or the next"
+        )
+        assert not (out / "aux" / "facts.json").exists()
+    assert "Interrupted, and saved after step" in (out / "aux" / "events.jsonl").read_text()
+    assert worker.run(job, term=19) == 0, "there is nothing left to stop after the last step"
+    assert payload(out) == payload(tmp_path / "whole")
+
+
+def poison(corpus: Corpus, row: int) -> None:
+    """Put an infinity into a row of a finished store, as a failing disk might; the toy's shards hold 10 rows."""
+    path = corpus.inputs["latents"].path / "plain" / "c" / str(row // 10) / "0" / "0"
+    path.chmod(0o644)
+    with path.open("r+b") as file:
+        file.seek(row % 10 * SMALL.length * SMALL.width * 2)
+        file.write(np.array([np.inf], "<f2").tobytes())
+
+
+def test_a_row_that_is_not_finite_stops_the_run_before_it_counts(tmp_path: Path) -> None:
+    corpus = Corpus.make(tmp_path / "corpus")
+    order = [train.Recipe(*_recipe(corpus)).rows(step).tolist() for step in range(4)]
+    row = next(row for row in order[3] if all(row not in earlier for earlier in order[:3]))
+    run(corpus, tmp_path / "whole", {"steps": 3, "save_every": 1})
+    poison(corpus, row)
+    with pytest.raises(Failed, match=rf"loss of step 4 is (nan|inf); .* It comes from rows {row}\. "):
+        run(corpus, tmp_path / "poisoned", {"steps": 20, "save_every": 1})
+    assert steps_saved(tmp_path / "poisoned")[-1] == "step_3"
+    for name in ("model", "ema", "optimizer"):
+        one, two = (
+            tmp_path / f"{run}/checkpoints/step_3/{name}.safetensors" for run in ("whole", "poisoned")
+        )
+        assert one.read_bytes() == two.read_bytes()
+
+
+def _recipe(corpus: Corpus) -> tuple[Any, ...]:
+    context = StageContext(Path(), corpus.inputs, Compute(), LineProgress())
+    latents, _ = train.open_splits(Train.model_validate(TRAIN), context)
+    return latents, TRAIN["seed"], TRAIN["batch"], range(6), train.ObjectiveConfig(), torch.device("cpu")
+
+
+def test_a_gradient_that_is_not_finite_stops_the_run(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(corpus, tmp_path / "whole", {"steps": 4, "save_every": 2})
+    calls: list[int] = []
+
+    def clip(parameters, limit: float) -> torch.Tensor:
+        calls.append(1)
+        return (
+            torch.tensor(float("inf"))
+            if len(calls) == 5
+            else torch.nn.utils.clip_grad_norm_(parameters, limit)
+        )
+
+    monkeypatch.setattr(train, "clip", clip)
+    with pytest.raises(
+        Failed, match=r"gradient norm of step 5 is inf; .* It was made of rows (\d+, ){5}\d+\. "
+    ):
+        run(corpus, tmp_path / "refused", {"save_every": 2})
+    final = "checkpoints/step_4/ema.safetensors"
+    assert (tmp_path / "refused" / final).read_bytes() == (tmp_path / "whole" / final).read_bytes()
+
+
+def test_inputs_that_do_not_fit_are_refused_before_anything(corpus: Corpus, tmp_path: Path) -> None:
+    with pytest.raises(Failed, match=r"std 0\.2, but the stored latents have mean -?0\.\d+ and std 1\.9"):
+        run(corpus, tmp_path, {"latents": {"std": 0.2}})
+    assert payload(tmp_path) == {}
+
+
+def test_a_held_out_split_needs_both_inputs(corpus: Corpus, tmp_path: Path) -> None:
+    inputs = {role: artifact for role, artifact in corpus.inputs.items() if role != "heldout_latents"}
+    with pytest.raises(Failed, match="one is missing"):
+        run(Corpus(inputs), tmp_path, HELDOUT)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"optim": {"weight_decay": 0.1}}, "muon decays no weights"),
+        ({"model": {"depth": 1, "hidden": 18, "heads": 4}}, "hidden 18 does not split into 4 heads"),
+        ({"objective": {"guidance_low": 6.0}}, "guidance runs from 6.0 to 5.0"),
+    ],
+)
+def test_settings_without_a_meaning_are_refused(
+    corpus: Corpus, tmp_path: Path, settings: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(Misconfigured, match=words):
+        run(corpus, tmp_path, settings)
+    assert payload(tmp_path) == {}
+
+
+def test_processes_that_did_not_come_up_are_missed(corpus: Corpus, tmp_path: Path) -> None:
+    with pytest.raises(Failed, match="asks for 2 training processes, but 1 came up"):
+        run(corpus, tmp_path, processes=2)
+
+
+def test_a_run_with_a_past_does_not_begin_again(corpus: Corpus, worker: Server, tmp_path: Path) -> None:
+    job = write_job(corpus, tmp_path, TRAIN)
+    assert worker.run(job, step=7) == -9
+    (tmp_path / "checkpoints/step_5/optimizer.safetensors").write_bytes(b"")
+    assert worker.run(job) == 1
+    told = json.loads((tmp_path / "aux/failure.json").read_text())["text"]
+    assert "step_5 has 0 bytes in optimizer.safetensors" in told
+    assert "delete that folder to train from step 0" in told
+
+
+def test_pairs_train_on_the_view_their_draw_asks_for(tmp_path: Path) -> None:
+    corpus = Corpus.make(tmp_path / "pairs", PAIRS)
+    objective = {"condition_dropout": 0.5, "decode_noise_scale": 1.0}
+    facts = run(corpus, tmp_path / "out", {"objective": objective, "latents": {"mean": 0.0, "std": 2.0}})
+    assert facts["steps"] == 20
+    (corpus.inputs["latents"].path / "target").rename(tmp_path / "away")
+    with pytest.raises(Failed, match="no view 'target'"):
+        run(corpus, tmp_path / "refused", {"objective": objective})
+
+
+def test_held_out_numbers_depend_on_weights_alone(corpus: Corpus, tmp_path: Path) -> None:
+    still = {"optim": {"lr": 1e-30, "ema": 0.5}, **HELDOUT}
+    run(corpus, tmp_path, {**still, "steps": 14})
+    lines = [line for line in read_metrics(tmp_path / "metrics.jsonl") if "heldout_loss" in line]
+    assert len(lines) == 3
+    for line in lines:
+        assert line["heldout_loss"] == pytest.approx(lines[0]["heldout_loss"], rel=1e-5)
+        assert line["heldout_raw_loss"] == pytest.approx(line["heldout_loss"], rel=1e-5)

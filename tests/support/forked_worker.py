@@ -1,0 +1,89 @@
+"""Runs worker jobs in forked children of one process that has imported everything, and kills them where asked.
+
+A line of JSON in, ``{"job": PATH, "kill": {…} | null}``; the child's exit code out (negative: the signal). Kill at
+``{"step": k}`` (before step k changes anything), at ``{"file": n}`` (the n-th touch of a file below the job's
+folder; Python's audit events) or send SIGTERM at ``{"term": k}`` (while step k is computed).
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from elf.stages import train, worker
+from elf.stages.model.optim import Muon
+from elf.stages.training_state import TrainingState
+
+
+class Server:
+    """The test's side."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "error", __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+
+    def run(self, job: Path, **kill: int) -> int:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps({"job": str(job), "kill": kill}), file=self._process.stdin, flush=True)
+        return int(self._process.stdout.readline())
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+def arm(folder: Path, kill: dict[str, int]) -> None:
+    """Make this process die, or be told to, at the moment asked for."""
+    if "file" in kill:
+        left = [kill["file"]]
+
+        def watch(event: str, arguments: tuple[Any, ...]) -> None:
+            names = [
+                os.fsdecode(each) for each in arguments[:2] if isinstance(each, str | bytes | os.PathLike)
+            ]
+            if any(name.startswith(str(folder)) and "/aux" not in name for name in names):
+                left[0] -= 1
+                if left[0] == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(watch)
+    advance = TrainingState.advance
+
+    def interrupted(self: TrainingState, lr: float) -> None:
+        if self.step == kill.get("step"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.step == kill.get("term"):
+            os.kill(os.getpid(), signal.SIGTERM)
+        advance(self, lr)
+
+    TrainingState.advance = interrupted
+
+
+def serve() -> None:
+    torch.set_num_threads(1)
+    Muon([torch.nn.Parameter(torch.zeros(2, 2))], 0.1)  # imports a lot, which no child shall have to
+    assert train.run is not None, "imported before the first fork"
+    for line in sys.stdin:
+        order = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            os.dup2(2, 1)
+            path = Path(order["job"])
+            arm(path.parent.parent, order["kill"])
+            os._exit(worker.main(path))
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+if __name__ == "__main__":
+    serve()
