@@ -103,8 +103,9 @@ def replace_share(ids: np.ndarray, share: float, unigram: Unigram, *, seed: int,
 
 def _draws(seed: int, row: int, purpose: int, count: int) -> np.ndarray:
     """``count`` uniform 64-bit numbers that depend on the arguments only."""
-    generator = np.random.Philox(key=[seed % _WORD, row], counter=[0, 0, 0, purpose])
-    return generator.random_raw(count)
+    key = np.array([seed % _WORD, row], dtype=np.uint64)
+    counter = np.array([0, 0, 0, purpose], dtype=np.uint64)
+    return np.random.Philox(key=key, counter=counter).random_raw(count)
 
 
 def _text(
