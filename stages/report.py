@@ -31,12 +31,13 @@ SHOWN = 600
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A text as the page shows it: its beginning, the rest, and what the judge made of it."""
+    """A text as the page shows it: its beginning, the rest, what the judge made of it; of pairs the other sides."""
 
     label: str
     head: str
     rest: str
     figures: str
+    sides: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +211,11 @@ def _gallery(name: str, folder: Path, scores: Artifact | None, count: int, *, co
             head=text.text[:SHOWN],
             rest=text.text[SHOWN:],
             figures=_figures(judged.get((text.seed, text.id))),
+            sides=tuple(
+                (name, side[:SHOWN] + "…" * (len(side) > SHOWN))
+                for name, side in (("source", text.source), ("reference", text.reference))
+                if side is not None
+            ),
         )
         for text in read_texts(folder / SAMPLES)[:count]
     )

@@ -156,6 +156,12 @@ def test_the_same_run_gives_the_same_page(tmp_path: Path, folder: RunFolder, bui
     assert build(folder, tmp_path / "again") == (built / "report.html").read_text()
 
 
+def test_pairs_are_shown_beside_their_sources(tmp_path: Path):
+    folder = RunFolder(tmp_path / "store")
+    folder.add_texts("ode", ["the answer"], made_up_metrics(40.0, settings=SDE), source="the question")
+    assert "the answer source the question" in Page(build(folder, tmp_path / "out")).text
+
+
 def test_without_a_judge_the_page_says_so(tmp_path: Path):
     folder = RunFolder(tmp_path / "store")
     folder.add_texts("sde", ["words"], made_up_metrics(None, judge=None, settings=SDE))

@@ -65,14 +65,18 @@ class RunFolder:
             self.root / stage / key, stage, key=key, facts=facts, config=config, inputs=keys, seconds=seconds
         )
 
-    def add_texts(self, name: str, texts: list[str], metrics: dict[str, Any]) -> None:
-        """A setting (or a control, if `name` is one) with its texts and its scores."""
+    def add_texts(
+        self, name: str, texts: list[str], metrics: dict[str, Any], *, source: str | None = None
+    ) -> None:
+        """A setting (or a control, if `name` is one) with its texts and its scores; pairs share one `source`."""
         control = name in CONTROLS
         stage = "control" if control else "sample"
         made = self.add(
             stage, name, {"tokens": "tokens"} if control else {"model": "train", "tokens": "tokens"}
         )
-        write_texts(made.path / "samples.jsonl", [Text(i, 0, text, ()) for i, text in enumerate(texts)])
+        write_texts(
+            made.path / "samples.jsonl", [Text(i, 0, text, (), source=source) for i, text in enumerate(texts)]
+        )
         if metrics["settings"] is not None:
             (made.path / "settings.json").write_text(json.dumps(metrics["settings"]))
         scored = self.add(
