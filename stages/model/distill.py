@@ -70,7 +70,8 @@ def teach(
     trace: Callable[[Tensor, Tensor], None] | None = None,
 ) -> Lesson:
     """Walk the denoise rows from start to end. Rows without a coin start from the half that knows the condition
-    only; rows with one from the teacher's estimate for that half. `trace` is given z and t of every sub-step.
+    only; rows with one from the teacher's estimate for that half. `trace` is given z and t after every
+    sub-step.
 
     The step that ends where the teacher ends: x̃ = z_s + (1 − s)/(e − s)·(z_e − z_s), undefined on decode rows,
     whose s and e are one.
@@ -91,11 +92,11 @@ def teach(
         half_NLD = torch.where(coin_N11, estimate(start_NLD, held_NLD, times_NS[:, 0]), held_NLD)
     z_NLD, x_NLD = start_NLD, half_NLD
     for t_N, next_N in zip(times_NS.T[:-1], times_NS.T[1:], strict=True):
-        if trace is not None:
-            trace(z_NLD, t_N)
         x_NLD = estimate(z_NLD, x_NLD, t_N)
         # On condition positions x̂ is z, the velocity 0: the condition stays.
         z_NLD = z_NLD + spread(next_N - t_N, z_NLD) * velocity(x_NLD, z_NLD, t_N, objective.min_gap)
+        if trace is not None:
+            trace(z_NLD, next_N)
     start_N, end_N = times_NS[:, 0], times_NS[:, -1]
     stretch_N = (1.0 - start_N) / (end_N - start_N)
     return Lesson(start_NLD + spread(stretch_N, z_NLD) * (z_NLD - start_NLD), half_NLD)

@@ -22,7 +22,7 @@ class Literal:
 
 
 def literal_loss(network: Network, batch: Batch, draws: Draws, objective: ObjectiveConfig) -> Literal:
-    """Total loss and everything computed on the way. Prediction target x only."""
+    """Total loss and everything computed on the way."""
     B, L, _ = batch.x_BLD.shape
     position = torch.arange(L)[None]
     cond = (position < batch.condition_length_B[:, None])[..., None]
@@ -45,10 +45,17 @@ def literal_loss(network: Network, batch: Batch, draws: Draws, objective: Object
     zero_half = torch.where(cond, x0, torch.zeros_like(x0))
     values = {"denoiser_z": denoiser_z, "decoder_z": decoder_z, "v_target": v_target, "x0": x0}
 
+    def clean(output: Tensor) -> Tensor:
+        if network.config.prediction == "v":
+            return denoiser_z + (1 - t) * output
+        if network.config.prediction == "eps":
+            return (denoiser_z - (1 - t) * objective.noise_scale * output) / t.clamp(min=objective.min_gap)
+        return output
+
     def estimate(half: Tensor) -> Tensor:
         with torch.no_grad():
             hidden = network(torch.cat([denoiser_z, half], -1), draws.t_B, guidance_B=guidance)
-            return torch.where(cond, x0, network.flow(hidden))
+            return torch.where(cond, x0, clean(network.flow(hidden)))
 
     z_mixed = torch.where(decode, decoder_z, denoiser_z)
     t_mixed = torch.where(draws.decode_B, 1.0, draws.t_B)
@@ -61,7 +68,7 @@ def literal_loss(network: Network, batch: Batch, draws: Draws, objective: Object
         model_input = torch.cat([z_mixed, half], -1)
         values |= {"x_pred_init": x_u, "sc_half": half}
     hidden = network(model_input, t_mixed, guidance_B=guidance, mode_B=draws.decode_B.to(x0.dtype))
-    x_pred = network.flow(hidden)
+    x_pred = clean(network.flow(hidden))
     logits = network.logits(hidden.h_BLH)
     v_pred = (x_pred - denoiser_z) / gap
     target = v_target

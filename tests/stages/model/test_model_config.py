@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from elf.stages.model.config import DistillConfig, ModelConfig, ObjectiveConfig, SamplerConfig
-from tests.stages.model.tiny import SHAPE
+from tests.stages.model.tiny import SHAPE, tiny_config
 
 
 @pytest.mark.parametrize(
@@ -49,9 +49,9 @@ def test_settings_refuse(kind: Any, changed: dict[str, Any], says: str) -> None:
 
 
 def test_prefix() -> None:
-    assert ModelConfig(**SHAPE).prefix == 6
-    assert ModelConfig(**(SHAPE | {"conditioning": "adaln"})).prefix == 0
-    assert not ModelConfig(**(SHAPE | {"guidance_tokens": 0})).guided
+    assert tiny_config().prefix == 6
+    assert tiny_config(conditioning="adaln").prefix == 0
+    assert not tiny_config(guidance_tokens=0).guided
 
 
 def test_no_torch() -> None:

@@ -1,5 +1,6 @@
 """A network small enough for tests, with every parameter away from its start, and batches for it."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -51,5 +52,10 @@ def tiny_batch(
     return Batch(x, ids, condition, valid)
 
 
-def tiny_draws(rows: int, objective: ObjectiveConfig, *, seed: int = 3) -> Draws:
-    return draw(seed, 0, range(rows), length=SHAPE["length"], width=SHAPE["width"], objective=objective)
+def tiny_draws(
+    rows: int, objective: ObjectiveConfig, *, seed: int = 3, dtype: torch.dtype = torch.float64
+) -> Draws:
+    length, width = SHAPE["length"], SHAPE["width"]
+    drawn = draw(seed, 0, range(rows), length=length, width=width, objective=objective)
+    floats = ("t_B", "noise_BLD", "guidance_B", "decode_t_BL", "decode_noise_BLD")
+    return replace(drawn, **{name: getattr(drawn, name).to(dtype) for name in floats})
