@@ -63,7 +63,7 @@ def show_run(name: str, *, as_json: bool) -> None:
         return
     out = make_console()
     steps = sorted(record.steps.items(), key=lambda item: item[1].manifest.provenance.started)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("step", no_wrap=True, max_width=22, overflow="ellipsis")
     for header in ("key", "built (UTC)"):
         table.add_column(header, no_wrap=True)
@@ -107,7 +107,7 @@ def _built(artifact: Artifact) -> str:
 
 def _commit(artifact: Artifact) -> str:
     made = artifact.manifest.provenance
-    return "" if made.git is None else made.git[:8] + ("+" if made.dirty else "")
+    return "" if made.git is None else made.git[:7] + ("+" if made.dirty else "")
 
 
 def _plain_explanation(told: Explanation) -> dict[str, Any]:
