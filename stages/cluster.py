@@ -45,7 +45,9 @@ def local_workers(workers: int, threads: int, scratch: Path) -> Generator[Client
     settings = {
         # Malloc and OpenMP read their environment once, as a process starts.
         "distributed.nanny.pre-spawn-environ": child_environment(threads),
-        "distributed.worker.daemon": True,
+        "distributed.scheduler.dashboard.status.task-stream-length": 0,
+        "distributed.scheduler.http.routes": [],
+        "distributed.worker.http.routes": [],
         "distributed.admin.event-loop-monitor-interval": "60s",
         "distributed.admin.tick.limit": "1h",
         "logging.distributed": "critical",
@@ -61,8 +63,8 @@ def local_workers(workers: int, threads: int, scratch: Path) -> Generator[Client
                 threads_per_worker=1,
                 processes=True,
                 host="127.0.0.1",
-                dashboard_address=None,  # pyright: ignore[reportArgumentType] (None: no dashboard)
-                worker_dashboard_address=None,
+                dashboard_address="127.0.0.1:0",
+                worker_dashboard_address="127.0.0.1:0",
                 memory_limit=0,
                 local_directory=str(scratch),
                 silence_logs=logging.CRITICAL,
@@ -107,8 +109,9 @@ def do_parts(
     )
     try:
         waiting: set[Future] = set(futures)
-        while waiting:
-            waiting = _wait_a_little(waiting, done)
+        with client.as_current():
+            while waiting:
+                waiting = _wait_a_little(waiting, done)
     finally:
         client.cancel(futures, force=True)
         client.unsubscribe_topic(_TOPIC)

@@ -207,7 +207,7 @@ def _facts(
             "layers": info.layers,
             "width": info.width,
             "vocabulary": info.vocabulary,
-            "weights": info.weights_dtype,
+            "weights": info.weights,
             "compute": info.compute,
             "tokenizer": probe,
         },

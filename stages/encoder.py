@@ -1,27 +1,23 @@
 """A frozen encoder from a Hugging Face folder: token ids in, raw hidden states out, nothing pooled or normalised.
 
-T5 and mT5 give their encoder stack (``elf.stages.fast_t5``); BERT and its kin come through ``AutoModel``. Layers
-above the one that is read are not even loaded. Hidden layer 0 is the embeddings. For T5 a layer below the last is
-the residual stream, the last one (or None) comes after the final norm, as in transformers' ``hidden_states``.
+T5 and mT5 give their encoder stack (``elf.stages.fast_t5``); BERT and its kin come through transformers'
+``AutoModel``. Layers above the one that is read are not even loaded. Hidden layer 0 is the embeddings. For T5 a layer
+below the last is the residual stream, the last one (or None) comes after the final norm, as in transformers'
+``hidden_states``.
 Shapes: B batch, L positions, D width; masks are (B, L or 1, L), query × key, True = sees.
 """
 
-import json
-import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
-import xxhash
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, PreTrainedConfig, T5EncoderModel
-from transformers.utils import logging
 
-from elf.cache.files import digest_file
 from elf.pipeline.errors import Failed, Misconfigured
-from elf.stages.fast_t5 import FastT5
+from elf.stages.encoder_files import CONFIG, digest_encoder, read_config, read_weights, stored_dtype
+from elf.stages.fast_t5 import FastT5, T5Shape
 from elf.stages.model.masks import additive
 
 Hidden: TypeAlias = Callable[[Tensor, Tensor | None], Iterator[Tensor]]
@@ -29,8 +25,8 @@ Hidden: TypeAlias = Callable[[Tensor, Tensor | None], Iterator[Tensor]]
 COMPUTE: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 T5_TYPES = ("t5", "mt5")
 BERT_TYPES = ("bert", "distilbert", "electra", "roberta", "xlm-roberta")
-_OFFSET_TYPES = ("roberta", "xlm-roberta")
-"""Their position table begins with two rows that no token uses."""
+_UNUSED_POSITIONS = {"roberta": 2, "xlm-roberta": 2}
+"""Rows at the head of the position table that no token uses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +34,7 @@ class EncoderInfo:
     """What is known of an encoder without loading its weights.
 
     ``layer`` is the hidden layer that is read, of ``layers``; ``longest`` the most positions it takes (None: any);
-    ``weights_dtype`` what the weights are stored as; ``digest`` that of weights and configuration.
+    ``weights`` the dtype they are stored as; ``digest`` that of weights and configuration.
     """
 
     folder: Path
@@ -50,7 +46,7 @@ class EncoderInfo:
     vocabulary: int
     longest: int | None
     compute: str
-    weights_dtype: str
+    weights: str
     digest: str
 
 
@@ -103,24 +99,30 @@ def describe_encoder(folder: Path, *, layer: int | None, compute: str) -> Encode
             f"encode.compute is {compute}, in which T5's residuals overflow; compute in float32 or bfloat16 (what is "
             "stored may still be float16: encode.dtype)."
         )
-    config = _read_config(folder)
-    model_type, layers = str(config.model_type), int(config.num_hidden_layers)
+    config = read_config(folder)
+    model_type = str(config["model_type"])
+    if model_type not in T5_TYPES + BERT_TYPES:
+        known = ", ".join(T5_TYPES + BERT_TYPES)
+        raise Failed(f"The model in {folder} is a {model_type}; as frozen encoder these are known: {known}.")
+    try:
+        width, layers, vocabulary, longest = _numbers(config, model_type)
+    except (KeyError, TypeError, ValueError) as error:
+        raise Failed(f"{folder / CONFIG} does not describe a {model_type} encoder: {error}.") from error
     if layer is not None and not 0 <= layer <= layers:
         raise Misconfigured(
             f"encode.layer is {layer}, but the {model_type} encoder in {folder} has hidden layers 0 to {layers}."
         )
-    longest = None if model_type in T5_TYPES else int(config.max_position_embeddings)
     return EncoderInfo(
         folder=folder,
-        kind="FastT5" if model_type in T5_TYPES else f"AutoModel/{model_type}",
+        kind="FastT5" if model_type in T5_TYPES else "AutoModel",
         model_type=model_type,
-        width=int(config.hidden_size),
+        width=width,
         layers=layers,
         layer=layers if layer is None else layer,
-        vocabulary=int(config.vocab_size),
-        longest=longest - 2 if longest is not None and model_type in _OFFSET_TYPES else longest,
+        vocabulary=vocabulary,
+        longest=longest,
         compute=compute,
-        weights_dtype=_stored_dtype(folder),
+        weights=stored_dtype(folder),
         digest=digest_encoder(folder),
     )
 
@@ -130,63 +132,50 @@ def load_encoder(info: EncoderInfo, device: str = "cpu") -> Encoder:
 
     Raises Failed where weights that are needed are missing from the folder or have another shape.
     """
-    config = _read_config(info.folder)
     target, dtype = torch.device(device), COMPUTE[info.compute]
-    if info.model_type in T5_TYPES:
-        model = _load(T5EncoderModel, info.folder, config)
-        fast = FastT5(model.encoder, info.layer).to(target, dtype).eval()
-        return Encoder(info, fast.hidden, target)
-    config.num_hidden_layers = info.layer
-    network = _load(AutoModel, info.folder, config).to(target, dtype).eval()
-
-    def hidden(ids_BL: Tensor, mask_B1QK: Tensor | None) -> Iterator[Tensor]:
-        output = network(input_ids=ids_BL, attention_mask=_square(mask_B1QK), output_hidden_states=True)
-        yield from output.hidden_states[:-1]
-        yield output.last_hidden_state
-
-    return Encoder(info, hidden, target)
+    load = _load_t5 if info.model_type in T5_TYPES else _load_bert
+    return Encoder(info, load(info, target, dtype), target)
 
 
-def digest_encoder(folder: Path) -> str:
-    """``xxh3:…`` over the configuration and every weight file, by name."""
-    state = xxhash.xxh3_128()
-    for path in [folder / "config.json", *_weight_files(folder)]:
-        state.update(f"{path.name}\n{digest_file(path)}\n".encode())
-    return f"xxh3:{state.hexdigest()}"
+def _numbers(config: dict[str, Any], model_type: str) -> tuple[int, int, int, int | None]:
+    """Width, layers, vocabulary, most positions."""
+    if model_type in T5_TYPES:
+        shape = T5Shape.of(config)
+        return shape.width, shape.layers, shape.vocabulary, None
+    width, layers = (
+        ("dim", "n_layers") if model_type == "distilbert" else ("hidden_size", "num_hidden_layers")
+    )
+    longest = int(config["max_position_embeddings"]) - _UNUSED_POSITIONS.get(model_type, 0)
+    return int(config[width]), int(config[layers]), int(config["vocab_size"]), longest
 
 
-def _square(mask_B1QK: Tensor | None) -> Tensor | None:
-    """The mask with a row for every query: transformers takes (B, 1, L, L) only."""
-    if mask_B1QK is None:
-        return None
-    return mask_B1QK.expand(-1, -1, mask_B1QK.shape[-1], -1)
+def _load_t5(info: EncoderInfo, device: torch.device, dtype: torch.dtype) -> Hidden:
+    shape = T5Shape.of(read_config(info.folder))
+    wanted = shape.weights(info.layer)
+    found = read_weights(info.folder, [*wanted, "encoder.embed_tokens.weight"])
+    if "shared.weight" not in found and "encoder.embed_tokens.weight" in found:
+        found["shared.weight"] = found["encoder.embed_tokens.weight"]
+    wrong = [
+        f"{name} ({tuple(found[name].shape)} instead of {size})" if name in found else name
+        for name, size in wanted.items()
+        if name not in found or tuple(found[name].shape) != size
+    ]
+    _refuse_incomplete(info, wrong)
+    return FastT5(shape, found, info.layer).to(device, dtype).eval().hidden
 
 
-def _read_config(folder: Path) -> PreTrainedConfig:
-    if not (folder / "config.json").is_file():
-        raise Failed(f"{folder} holds no config.json, so there is no encoder in it.")
-    try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise Failed(
-            f"{folder / 'config.json'} does not describe a model that this transformers knows: {error}."
-        ) from error
-    if config.model_type not in T5_TYPES + BERT_TYPES:
-        known = ", ".join(T5_TYPES + BERT_TYPES)
-        raise Failed(
-            f"The model in {folder} is of type {config.model_type}; as frozen encoder these are known: {known}."
-        )
-    return config
+def _load_bert(info: EncoderInfo, device: torch.device, dtype: torch.dtype) -> Hidden:
+    from transformers import AutoConfig, AutoModel  # seconds to import, and T5 does without
+    from transformers.utils import logging
 
-
-def _load(kind: Any, folder: Path, config: PreTrainedConfig) -> Any:
-    """The model without dropout or pooler, every weight from the folder, computed by torch's fused attention."""
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        model, report = kind.from_pretrained(
-            folder,
+        config = AutoConfig.from_pretrained(info.folder, local_files_only=True)
+        config.num_hidden_layers = info.layer
+        model, report = AutoModel.from_pretrained(
+            info.folder,
             config=config,
             dtype=torch.float32,
             attn_implementation="sdpa",
@@ -195,49 +184,28 @@ def _load(kind: Any, folder: Path, config: PreTrainedConfig) -> Any:
             output_loading_info=True,
         )
     except (OSError, RuntimeError, ValueError) as error:
-        raise Failed(f"The encoder in {folder} cannot be loaded: {error}.") from error
+        raise Failed(f"The encoder in {info.folder} cannot be loaded: {error}.") from error
     finally:
         logging.set_verbosity(verbosity)
-    wrong = sorted(
-        [name for name in report["missing_keys"] if not name.startswith("pooler.")]
-        + [str(each) for each in report["mismatched_keys"]]
-    )
-    if wrong:
-        raise Failed(
-            f"The encoder in {folder} lacks {len(wrong)} of its weights, the first is {wrong[0]}; random numbers "
-            "would stand in for them. Bring the whole model folder."
-        )
+    missing = sorted(name for name in report["missing_keys"] if not name.startswith("pooler."))
+    _refuse_incomplete(info, missing + [str(each) for each in report["mismatched_keys"]])
     if isinstance(getattr(model, "pooler", None), nn.Module):
         model.pooler = None
-    return model.requires_grad_(requires_grad=False)
+    network = model.requires_grad_(requires_grad=False).to(device, dtype).eval()
+
+    def hidden(ids_BL: Tensor, mask_B1QK: Tensor | None) -> Iterator[Tensor]:
+        # transformers takes a mask with a row for every query only
+        square = None if mask_B1QK is None else mask_B1QK.expand(-1, -1, mask_B1QK.shape[-1], -1)
+        output = network(input_ids=ids_BL, attention_mask=square, output_hidden_states=True)
+        yield from output.hidden_states[:-1]
+        yield output.last_hidden_state
+
+    return hidden
 
 
-def _weight_files(folder: Path) -> list[Path]:
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
+def _refuse_incomplete(info: EncoderInfo, wrong: list[str]) -> None:
+    if wrong:
         raise Failed(
-            f"{folder} holds no *.safetensors file. Weights in pickles (*.bin) can run code when they are read and "
-            "are not taken; convert them with save_pretrained once."
+            f"The encoder in {info.folder} lacks {len(wrong)} of its weights, the first is {wrong[0]}; random numbers "
+            "would have to stand in for them. Bring the whole model folder."
         )
-    return files
-
-
-def _stored_dtype(folder: Path) -> str:
-    """The dtype that most weights are stored as, from the headers of the weight files."""
-    counts: dict[str, int] = {}
-    for path in _weight_files(folder):
-        try:
-            with path.open("rb") as stream:
-                header = json.loads(stream.read(struct.unpack("<Q", stream.read(8))[0]))
-        except (struct.error, ValueError) as error:
-            raise Failed(f"{path} is no safetensors file: {error}.") from error
-        for name, entry in header.items():
-            if name != "__metadata__" and entry["dtype"] in _DTYPES:
-                begin, end = entry["data_offsets"]
-                counts[entry["dtype"]] = counts.get(entry["dtype"], 0) + end - begin
-    if not counts:
-        raise Failed(f"The weight files in {folder} hold no floating-point tensor.")
-    return _DTYPES[max(sorted(counts), key=counts.__getitem__)]
-
-
-_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}

@@ -8,38 +8,100 @@ Source: Raffel et al. 2020, "Exploring the limits of transfer learning", 2.1, an
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers.activations import ACT2FN
-from transformers.models.t5.modeling_t5 import T5Stack
 
 Activation = Callable[[Tensor], Tensor]
-_ACTIVATIONS: dict[str, Activation] = {
+ACTIVATIONS: dict[str, Activation] = {
     "relu": partial(functional.relu, inplace=True),
+    "gelu": functional.gelu,
     "gelu_new": partial(functional.gelu, approximate="tanh"),
+    "silu": partial(functional.silu, inplace=True),
 }
 
 
-class FastT5(nn.Module):
-    """The first ``layers`` blocks of ``stack``, and its final norm where ``layers`` is all of them."""
+@dataclass(frozen=True, slots=True)
+class T5Shape:
+    """The encoder's numbers as its ``config.json`` has them."""
 
-    def __init__(self, stack: T5Stack, layers: int) -> None:
+    vocabulary: int
+    width: int
+    head_width: int
+    heads: int
+    feed_forward: int
+    layers: int
+    activation: str
+    gated: bool
+    buckets: int
+    max_distance: int
+    eps: float
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> "T5Shape":
+        """Raises KeyError or ValueError where a number is missing or the activation unknown."""
+        gate, _, name = str(config.get("feed_forward_proj", "relu")).rpartition("-")
+        activation = "gelu_new" if (gate, name) == ("gated", "gelu") else name
+        if gate not in ("", "gated") or activation not in ACTIVATIONS:
+            raise ValueError(f"feed_forward_proj {config['feed_forward_proj']!r} is not known")
+        return cls(
+            vocabulary=int(config["vocab_size"]),
+            width=int(config["d_model"]),
+            head_width=int(config["d_kv"]),
+            heads=int(config["num_heads"]),
+            feed_forward=int(config["d_ff"]),
+            layers=int(config["num_layers"]),
+            activation=activation,
+            gated=gate == "gated",
+            # Configurations older than these settings leave them out.
+            buckets=int(config.get("relative_attention_num_buckets", 32)),
+            max_distance=int(config.get("relative_attention_max_distance", 128)),
+            eps=float(config.get("layer_norm_epsilon", 1e-6)),
+        )
+
+    def weights(self, layers: int) -> dict[str, tuple[int, ...]]:
+        """Names, as transformers gives them, and shapes of the weights that the first ``layers`` blocks need."""
+        inner, position = (
+            self.heads * self.head_width,
+            "encoder.block.0.layer.0.SelfAttention.relative_attention_bias",
+        )
+        named: dict[str, tuple[int, ...]] = {"shared": (self.vocabulary, self.width)}
+        if layers:
+            named[position] = (self.buckets, self.heads)
+        for number in range(layers):
+            attention, feed = (f"encoder.block.{number}.layer.{part}" for part in (0, 1))
+            named[f"{attention}.layer_norm"] = named[f"{feed}.layer_norm"] = (self.width,)
+            for each in "qkv":
+                named[f"{attention}.SelfAttention.{each}"] = (inner, self.width)
+            named[f"{attention}.SelfAttention.o"] = (self.width, inner)
+            for each in ("wi_0", "wi_1") if self.gated else ("wi",):
+                named[f"{feed}.DenseReluDense.{each}"] = (self.feed_forward, self.width)
+            named[f"{feed}.DenseReluDense.wo"] = (self.width, self.feed_forward)
+        if layers == self.layers:
+            named["encoder.final_layer_norm"] = (self.width,)
+        return {f"{name}.weight": shape for name, shape in named.items()}
+
+
+class FastT5(nn.Module):
+    """The first ``layers`` blocks of an encoder, and its final norm where ``layers`` is all of them.
+
+    ``weights`` holds at least what ``shape.weights(layers)`` lists.
+    """
+
+    def __init__(self, shape: T5Shape, weights: Mapping[str, Tensor], layers: int) -> None:
         super().__init__()
-        config = stack.config
-        self.embedding = _frozen(stack.embed_tokens.weight)
-        self.blocks = nn.ModuleList(_Block(block) for block in list(stack.block)[:layers])
-        complete = layers == len(stack.block)
-        self.final = _frozen(stack.final_layer_norm.weight) if complete else None
-        self.eps = float(config.layer_norm_epsilon)
-        first: Any = stack.block[0]
-        attention = first.layer[0].SelfAttention
-        self.position_HP = _frozen(attention.relative_attention_bias.weight.T)
-        self.max_distance = int(config.relative_attention_max_distance)
+        self.shape = shape
+        self.embedding = _frozen(weights["shared.weight"])
+        self.blocks = nn.ModuleList(_Block(shape, weights, number) for number in range(layers))
+        complete = layers == shape.layers
+        self.final = _frozen(weights["encoder.final_layer_norm.weight"]) if complete else None
+        position = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+        self.position_HP = _frozen(weights[position].T) if layers else None
         self._bias_1HLL: Tensor | None = None
 
     def hidden(self, ids_BL: Tensor, mask_B1QK: Tensor | None = None) -> Iterator[Tensor]:
@@ -49,22 +111,24 @@ class FastT5(nn.Module):
         elsewhere; None lets every position see every other.
         """
         x_BLD = functional.embedding(ids_BL, self.embedding)
-        if self.final is None or len(self.blocks):
-            yield x_BLD
+        yield x_BLD
+        if not len(self.blocks):
+            return
         scores_BHLL = self.bias(ids_BL.shape[1])
         if mask_B1QK is not None:
             scores_BHLL = scores_BHLL + mask_B1QK
         for number, block in enumerate(self.blocks, 1):
-            x_BLD = block(x_BLD, scores_BHLL, self.eps)
+            x_BLD = block(x_BLD, scores_BHLL)
             if self.final is not None and number == len(self.blocks):
-                x_BLD = _norm(x_BLD, self.final, self.eps)
+                x_BLD = _norm(x_BLD, self.final, self.shape.eps)
             yield x_BLD
 
     def bias(self, length: int) -> Tensor:
         """(1, H, L, L): what each head adds to a score for the distance from query to key."""
+        assert self.position_HP is not None, "without blocks there is no attention"
         known = self._bias_1HLL
         if known is None or known.shape[-1] < length or known.device != self.position_HP.device:
-            buckets_LL = relative_buckets(length, self.position_HP.shape[1], self.max_distance)
+            buckets_LL = relative_buckets(length, self.shape.buckets, self.shape.max_distance)
             known = self.position_HP[:, buckets_LL.to(self.position_HP.device)][None].contiguous()
             self._bias_1HLL = known
         return known[:, :, :length, :length]
@@ -73,33 +137,36 @@ class FastT5(nn.Module):
 class _Block(nn.Module):
     """Self-attention, then feed-forward, each on normed input and added to its input."""
 
-    def __init__(self, block: Any) -> None:
+    def __init__(self, shape: T5Shape, weights: Mapping[str, Tensor], number: int) -> None:
         super().__init__()
-        attention, feed = block.layer[0], block.layer[1]
-        inner, dense = attention.SelfAttention, feed.DenseReluDense
-        self.heads = int(inner.n_heads)
-        self.norm_attention = _frozen(attention.layer_norm.weight)
-        self.qkv = _frozen(torch.cat([inner.q.weight, inner.k.weight, inner.v.weight]))
-        self.out = _frozen(inner.o.weight)
-        self.norm_feed = _frozen(feed.layer_norm.weight)
-        self.gated = hasattr(dense, "wi_0")
-        self.up = _frozen(
-            torch.cat([dense.wi_0.weight, dense.wi_1.weight]) if self.gated else dense.wi.weight
-        )
-        self.down = _frozen(dense.wo.weight)
-        name = inner.config.dense_act_fn
-        self.activation: Activation = _ACTIVATIONS.get(name) or ACT2FN[name]
 
-    def forward(self, x_BLD: Tensor, scores_BHLL: Tensor, eps: float) -> Tensor:
+        def take(part: int, *names: str) -> nn.Parameter:
+            prefix = f"encoder.block.{number}.layer.{part}"
+            return _frozen(torch.cat([weights[f"{prefix}.{name}.weight"] for name in names]))
+
+        self.shape = shape
+        self.norm_attention = take(0, "layer_norm")
+        self.qkv = take(0, *(f"SelfAttention.{each}" for each in "qkv"))
+        self.out = take(0, "SelfAttention.o")
+        self.norm_feed = take(1, "layer_norm")
+        self.up = take(
+            1, *(f"DenseReluDense.{each}" for each in (("wi_0", "wi_1") if shape.gated else ("wi",)))
+        )
+        self.down = take(1, "DenseReluDense.wo")
+        self.activation = ACTIVATIONS[shape.activation]
+
+    def forward(self, x_BLD: Tensor, scores_BHLL: Tensor) -> Tensor:
         batch, length, _ = x_BLD.shape
-        qkv = functional.linear(_norm(x_BLD, self.norm_attention, eps), self.qkv)
-        q_BHLE, k_BHLE, v_BHLE = qkv.view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind()
+        qkv = functional.linear(_norm(x_BLD, self.norm_attention, self.shape.eps), self.qkv)
+        q_BHLE, k_BHLE, v_BHLE = (
+            qkv.view(batch, length, 3, self.shape.heads, -1).permute(2, 0, 3, 1, 4).unbind()
+        )
         seen_BHLE = functional.scaled_dot_product_attention(
             q_BHLE, k_BHLE, v_BHLE, attn_mask=scores_BHLL, scale=1.0
         )
         x_BLD = x_BLD + functional.linear(seen_BHLE.transpose(1, 2).flatten(2), self.out)
-        up = functional.linear(_norm(x_BLD, self.norm_feed, eps), self.up)
-        if self.gated:
+        up = functional.linear(_norm(x_BLD, self.norm_feed, self.shape.eps), self.up)
+        if self.shape.gated:
             gate, value = up.chunk(2, dim=-1)
             up = self.activation(gate) * value
         else:

@@ -6,7 +6,7 @@ from toy_encoders import VOCABULARY, make_t5
 from transformers import T5EncoderModel
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from elf.stages.fast_t5 import FastT5, relative_buckets
+from elf.stages.fast_t5 import FastT5, T5Shape, relative_buckets
 from elf.stages.model.masks import additive, encoder_mask, is_valid
 
 KINDS = {
@@ -25,6 +25,11 @@ def reference(kind: str) -> T5EncoderModel:
     return stack.eval()
 
 
+def fast_t5(model: T5EncoderModel, layers: int | None = None) -> FastT5:
+    shape = T5Shape.of(model.config.to_dict())
+    return FastT5(shape, model.state_dict(), shape.layers if layers is None else layers)
+
+
 def ids(batch: int, length: int) -> torch.Tensor:
     return torch.randint(0, VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(length))
 
@@ -38,7 +43,7 @@ def close(ours: torch.Tensor, theirs: torch.Tensor) -> None:
 @torch.no_grad()
 def test_every_hidden_layer_equals_transformers(kind: str, length: int) -> None:
     model = reference(kind)
-    fast = FastT5(model.encoder, len(model.encoder.block))
+    fast = fast_t5(model)
     theirs = model(ids(3, length), output_hidden_states=True).hidden_states
     ours = list(fast.hidden(ids(3, length)))
     assert len(ours) == len(theirs)
@@ -50,7 +55,7 @@ def test_every_hidden_layer_equals_transformers(kind: str, length: int) -> None:
 @torch.no_grad()
 def test_a_lower_layer_is_the_residual_stream(layers: int) -> None:
     model = reference("relu")
-    *_, ours = FastT5(model.encoder, layers).hidden(ids(2, 9))
+    *_, ours = fast_t5(model, layers).hidden(ids(2, 9))
     close(ours, model(ids(2, 9), output_hidden_states=True).hidden_states[layers])
 
 
@@ -58,7 +63,7 @@ def test_a_lower_layer_is_the_residual_stream(layers: int) -> None:
 def test_key_masks_equal_transformers() -> None:
     model, length_B = reference("relu"), torch.tensor([40, 7, 1])
     valid_BL = is_valid(length_B, 40)
-    *_, ours = FastT5(model.encoder, 2).hidden(ids(3, 40), additive(valid_BL[:, None, :]))
+    *_, ours = fast_t5(model).hidden(ids(3, 40), additive(valid_BL[:, None, :]))
     close(ours, model(ids(3, 40), attention_mask=valid_BL.long()).last_hidden_state)
 
 
@@ -68,7 +73,7 @@ def test_pair_masks_equal_transformers(*, drop: bool) -> None:
     model = reference("gated")
     condition_B, length_B = torch.tensor([5, 0, 12, 3]), torch.tensor([16, 9, 12, 3])
     mask = additive(encoder_mask(condition_B, length_B, 16, drop_B=torch.full((4,), drop)))
-    *_, ours = FastT5(model.encoder, 2).hidden(ids(4, 16), mask)
+    *_, ours = fast_t5(model).hidden(ids(4, 16), mask)
     close(ours, model(ids(4, 16), attention_mask=mask).last_hidden_state)
 
 
@@ -76,7 +81,7 @@ def test_pair_masks_equal_transformers(*, drop: bool) -> None:
 @torch.no_grad()
 def test_a_query_without_keys_sees_all_alike(dtype: torch.dtype) -> None:
     """With values the same everywhere, uniform attention gives that value; NaN or zeros would not."""
-    fast = FastT5(reference("one_layer").encoder, 1).to(dtype)
+    fast = fast_t5(reference("one_layer")).to(dtype)
     same = torch.full((2, 6), 9)
     blind = torch.ones(2, 6, 6, dtype=torch.bool)
     blind[1] = False
@@ -99,17 +104,35 @@ def test_buckets_equal_transformers(buckets: int, distance: int) -> None:
     assert torch.equal(relative_buckets(1100, buckets, distance), theirs)
 
 
+@torch.no_grad()
+def test_weights_that_are_listed_are_enough() -> None:
+    model = reference("gated")
+    shape = T5Shape.of(model.config.to_dict())
+    for layers in (0, 1, 2):
+        listed = {name: model.state_dict()[name] for name in shape.weights(layers)}
+        assert {name: tuple(weight.shape) for name, weight in listed.items()} == shape.weights(layers)
+        *_, ours = FastT5(shape, listed, layers).hidden(ids(2, 9))
+        close(ours, model(ids(2, 9), output_hidden_states=True).hidden_states[layers])
+
+
+def test_unknown_feed_forwards_are_refused() -> None:
+    config = make_t5().config.to_dict()
+    for wrong in ("gated-tanh", "double-gelu"):
+        with pytest.raises(ValueError, match=wrong):
+            T5Shape.of(config | {"feed_forward_proj": wrong})
+
+
 def test_the_bias_is_made_once_and_fits_every_shorter_length() -> None:
-    fast = FastT5(reference("relu").encoder, 2)
+    fast = fast_t5(reference("relu"))
     long = fast.bias(50)
     assert fast.bias(20).data_ptr() == long.data_ptr()
-    fresh = FastT5(reference("relu").encoder, 2).bias(20)
+    fresh = fast_t5(reference("relu")).bias(20)
     assert torch.equal(fast.bias(20), fresh)
 
 
 def test_bfloat16_stays_near_float32() -> None:
-    stack = reference("relu").encoder
-    *_, full = FastT5(stack, 2).hidden(ids(2, 30))
-    *_, half = FastT5(stack, 2).to(torch.bfloat16).hidden(ids(2, 30))
+    model = reference("relu")
+    *_, full = fast_t5(model).hidden(ids(2, 30))
+    *_, half = fast_t5(model).to(torch.bfloat16).hidden(ids(2, 30))
     assert half.dtype == torch.bfloat16
     assert (half.float() - full).norm() / full.norm() < 2e-2
