@@ -57,10 +57,10 @@ def rotary_tables(length: int, head_width: int, *, prefix: int = 0, trained: int
 
 
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:
-    """Turn the interleaved pairs (2i, 2i+1) of the last axis. x: (…, S, W)."""
+    """Turn the interleaved pairs (2i, 2i+1) of the last axis, in the tables' dtype. x: (…, S, W)."""
     pairs = x.reshape(*x.shape[:-1], -1, 2)
     turned = torch.stack((-pairs[..., 1], pairs[..., 0]), dim=-1).flatten(-2)
-    return x * rotation.cos_SW.to(x.dtype) + turned * rotation.sin_SW.to(x.dtype)
+    return (x * rotation.cos_SW + turned * rotation.sin_SW).to(x.dtype)
 
 
 def sinusoid(s_B: Tensor, features: int = SINUSOIDS) -> Tensor:

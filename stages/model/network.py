@@ -138,11 +138,11 @@ class Trunk(nn.Module):
         return vector_BH
 
     def rotation(self, length: int) -> Rotation:
-        if length == self.config.length:
-            return Rotation(self.rotary_cos, self.rotary_sin)
-        config = self.config
-        tables = rotary_tables(length, config.head_width, prefix=config.prefix, trained=config.length)
-        return Rotation(tables.cos_SW.to(self.rotary_cos.device), tables.sin_SW.to(self.rotary_sin.device))
+        """Tables for this length, in the weights' dtype."""
+        tables, like, config = Rotation(self.rotary_cos, self.rotary_sin), self.input_up.weight, self.config
+        if length != config.length:
+            tables = rotary_tables(length, config.head_width, prefix=config.prefix, trained=config.length)
+        return Rotation(tables.cos_SW.to(like), tables.sin_SW.to(like))
 
 
 class Network(nn.Module):

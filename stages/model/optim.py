@@ -66,19 +66,21 @@ class Muon(Optimizer):
     def _step_matrices(
         self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor]
     ) -> None:
-        ahead = _look_ahead(
-            self._buffers("momentum", parameters), gradients, group["momentum"], group["step"]
-        )
+        """Matrix by matrix, so that no second copy of the network is needed, unless directions are exchanged."""
         rank, processes = self.share
-        directions = [
-            orthogonalise(matrix) if i % processes == rank else torch.zeros_like(matrix)
-            for i, matrix in enumerate(ahead)
-        ]
+        momenta = self._buffers("momentum", parameters)
+        waiting: list[Tensor] = []
+        for i, (parameter, gradient, momentum) in enumerate(zip(parameters, gradients, momenta, strict=True)):
+            (ahead,) = _look_ahead([momentum], [gradient], group["momentum"], group["step"])
+            direction = orthogonalise(ahead) if i % processes == rank else torch.zeros_like(ahead)
+            if self.exchange is None:
+                _move(parameter, direction, group["lr"])
+            else:
+                waiting.append(direction)
         if self.exchange is not None:
-            self.exchange(directions)
-        for parameter, direction in zip(parameters, directions, strict=True):
-            rows, columns = parameter.shape
-            parameter.add_(direction, alpha=-group["lr"] * math.sqrt(max(1.0, rows / columns)))
+            self.exchange(waiting)
+            for parameter, direction in zip(parameters, waiting, strict=True):
+                _move(parameter, direction, group["lr"])
 
     def _step_others(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor]) -> None:
         (beta1, beta2), step = group["betas"], group["step"]
@@ -97,6 +99,11 @@ class Muon(Optimizer):
             if name not in self.state[parameter]:
                 self.state[parameter][name] = torch.zeros_like(parameter)
         return [self.state[parameter][name] for parameter in parameters]
+
+
+def _move(matrix: Tensor, direction: Tensor, lr: float) -> None:
+    rows, columns = matrix.shape
+    matrix.add_(direction, alpha=-lr * math.sqrt(max(1.0, rows / columns)))
 
 
 def _look_ahead(momenta: list[Tensor], gradients: list[Tensor], beta: float, step: int) -> tuple[Tensor, ...]:
