@@ -25,7 +25,7 @@ from elf.stages.copies import CopySearch, stream_documents
 from elf.stages.devices import choose_device
 from elf.stages.judge import Judge, load_judge
 from elf.stages.memory import keep_freed_memory, set_threads
-from elf.stages.protocol import Judged, Tokens, plan_batches
+from elf.stages.protocol import TOKENS_PER_CALL, Judged, Tokens, plan_batches
 from elf.stages.rows import TokenRows
 from elf.stages.scores import (
     METRICS,
@@ -134,7 +134,11 @@ def judge_texts(texts: Sequence[Text], judge: Judge, context: StageContext, part
     """Score every text; a batch whose record is there already is not scored again. Empty texts are not read."""
     tokens = judge.tokenize([text.text for text in texts])
     tokens = [Tokens((), False) if text.empty else item for text, item in zip(texts, tokens, strict=True)]
-    batches = plan_batches([len(item.ids) for item in tokens], rows=context.compute.batch)
+    batches = plan_batches(
+        [len(item.ids) for item in tokens],
+        rows=context.compute.batch,
+        tokens=TOKENS_PER_CALL[judge.model.device.type],
+    )
     results: dict[int, Judged] = {}
     records = {batch[0]: parts / f"judged-{batch[0]:07d}-{len(batch)}.json" for batch in batches}
     for batch in batches:

@@ -30,7 +30,7 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Judge:
 def score(judge: Judge, texts: list[str], rows: int | None) -> list[Judged]:
     tokens = judge.tokenize(texts)
     found: dict[int, Judged] = {}
-    for batch in plan_batches([len(item.ids) for item in tokens], rows=rows):
+    for batch in plan_batches([len(item.ids) for item in tokens], rows=rows, tokens=2048):
         found |= dict(zip(batch, judge.score([tokens[i] for i in batch]), strict=True))
     return [found[i] for i in range(len(texts))]
 
@@ -90,9 +90,9 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path):
 
 def test_batches_hold_every_text_once_longest_first():
     lengths = [5, 0, 1000, 7, 1, 1500, 5]
-    assert plan_batches(lengths, rows=2) == [[5, 2], [3, 0], [6], [1, 4]]
-    assert plan_batches(lengths, rows=None) == [[5], [2, 3], [0, 6], [1, 4]]
-    assert plan_batches([], rows=None) == []
+    assert plan_batches(lengths, rows=2, tokens=1) == [[5, 2], [3, 0], [6], [1, 4]]
+    assert plan_batches(lengths, rows=None, tokens=2048) == [[5], [2, 3], [0, 6], [1, 4]]
+    assert plan_batches([], rows=None, tokens=2048) == []
 
 
 def test_sixty_four_copies_score_well_and_have_the_entropy_of_one(judge: Judge):
