@@ -76,10 +76,10 @@ def local_workers(workers: int, threads: int, scratch: Path) -> Generator[Client
 
 
 @contextmanager
-def named_scheduler(address: str) -> Generator[Client]:
+def named_scheduler(address: str, *, patience: str = "20s") -> Generator[Client]:
     """A client of the scheduler at ``address``. Its workers need this program and the folders of the store."""
     try:
-        client = Client(address, set_as_default=False, timeout="20s")
+        client = Client(address, set_as_default=False, timeout=patience)
     except (OSError, TimeoutError, ValueError) as error:
         raise Misconfigured(
             f"No Dask scheduler answers at {address} (compute.encode.scheduler): {error}. Start `dask scheduler` "

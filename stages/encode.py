@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from elf.cache.files import remove_tree, write_atomic
+from elf.cache.files import remove_strays, remove_tree, write_atomic
 from elf.cache.manifest import JSON
 from elf.cache.parts import ShardRecord
 from elf.cache.shards import finalise, write_metadata
@@ -86,6 +86,7 @@ def run(section: Encode, context: StageContext) -> Mapping[str, JSON]:
         forget_encoder()
     facts = _facts(job, made, parity, probe)
     remove_tree(context.out / MOMENTS)
+    remove_strays(context.out)  # of workers that were killed
     return facts
 
 

@@ -60,15 +60,20 @@ def test_every_layer_equals_transformers_under_every_mask(kind: str, tmp_path: P
     condition_B, length_B = torch.tensor([3, 5]), torch.tensor([10, 5])
     square = encoder_mask(condition_B, length_B, 12, drop_B=torch.tensor([False, True]))
     keys = is_valid(length_B, 12)[:, None, :]
-    for mask in (None, keys, square):
-        theirs = model(
+    masks = (None, keys, square)
+    theirs = [
+        model(
             input_ids=ids(2, 12),
             attention_mask=None if mask is None else additive(mask.expand(-1, 12, -1)),
             output_hidden_states=True,
         ).hidden_states
-        for layer in range(len(theirs)):
-            ours = opened(tmp_path, layer).states(ids(2, 12), mask)
-            torch.testing.assert_close(ours, theirs[layer], rtol=1e-4, atol=2e-5)
+        for mask in masks
+    ]
+    for layer in range(len(theirs[0])):
+        encoder = opened(tmp_path, layer)
+        for mask, hidden in zip(masks, theirs, strict=True):
+            ours = encoder.states(ids(2, 12), mask)
+            torch.testing.assert_close(ours, hidden[layer], rtol=1e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize("kind", FAMILIES)

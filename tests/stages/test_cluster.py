@@ -1,0 +1,186 @@
+"""Parts over Dask workers: each done once and whole, refusals told, nobody left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import cast
+
+import pytest
+import toy_parts
+from distributed import Client
+from toy_encoders import Case, make_case, make_t5, pairs, texts, tree
+
+from elf.pipeline.errors import Failed, Misconfigured
+from elf.pipeline.stage import Compute
+from elf.stages import encode
+from elf.stages.cluster import do_parts, local_workers, named_scheduler
+from elf.stages.config import Encode
+
+MANY = Encode(shard_bytes=2500)
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Generator[Client]:
+    with local_workers(2, 1, tmp_path_factory.mktemp("cluster") / "scratch") as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    return make_case(tmp_path_factory.mktemp("pairs"), make_t5(), pairs(20), length=16, max_source=6)
+
+
+def run(case: Case, out: str, **compute: object) -> object:
+    settings = Compute.model_validate({"device": "cpu", "threads": 1, "batch_tokens": 48, **compute})
+    return encode.run(MANY, case.context(out, settings))
+
+
+def address(client: Client) -> str:
+    return str(client.scheduler_info()["address"])
+
+
+def test_every_part_is_done_and_counted_once(client: Client, tmp_path: Path) -> None:
+    told: list[int] = []
+    names = [f"part-{number}" for number in range(7)]
+    do_parts(client, toy_parts.write, tmp_path, names, told.append)
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    assert sum(told) == 70
+    assert str(os.getpid()) not in {path.read_text() for path in tmp_path.iterdir()}
+
+
+def test_workers_keep_freed_memory_and_their_threads(client: Client, tmp_path: Path) -> None:
+    do_parts(client, toy_parts.environment, tmp_path, ["one"], lambda amount: None)
+    assert (tmp_path / "one").read_text() == "17179869184 8589934592 1 1"
+
+
+def test_a_part_whose_worker_died_is_done_again(client: Client, tmp_path: Path) -> None:
+    told: list[int] = []
+    do_parts(client, toy_parts.die_once, tmp_path, ["fine", "fatal", "good"], told.append)
+    assert all((tmp_path / name).exists() for name in ("fine", "fatal", "fatal.tried", "good"))
+    assert sum(told) == 30
+
+
+def test_a_refusal_is_told_in_its_own_words_and_not_tried_again(client: Client, tmp_path: Path) -> None:
+    with pytest.raises(Failed, match=r"^Row 3 cannot be stored\.$"):
+        do_parts(client, toy_parts.refuse, tmp_path, ["wrong", *map(str, range(40))], lambda amount: None)
+    assert (tmp_path / "wrong.attempts").read_text() == "x"
+    assert len(list(tmp_path.iterdir())) < 40
+
+
+def test_what_nobody_expected_is_tried_again_and_then_raised(client: Client, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="unexpected"):
+        do_parts(client, toy_parts.break_down, tmp_path, ["one"], lambda amount: None)
+    assert (tmp_path / "one.attempts").read_text() == "xxx"
+
+
+def test_any_number_of_workers_writes_the_same_bytes(case: Case, client: Client) -> None:
+    """Batches of three rows in shards of other sizes: here, and on the two workers of a named scheduler."""
+    facts = run(case, "alone", workers=1)
+    assert run(case, "two", scheduler=address(client)) == facts
+    assert tree(case.folder / "two") == tree(case.folder / "alone")
+
+
+def test_a_worker_killed_while_it_encodes_changes_nothing(case: Case, client: Client) -> None:
+    workers = list(cast("dict[str, int]", client.run(os.getpid)).values())
+    killer = subprocess.Popen(["sh", "-c", f"sleep 0.15; kill -9 {workers[0]}"])
+    facts = run(case, "killed", scheduler=address(client))
+    killer.wait()
+    assert facts == run(case, "unharmed", workers=1)
+    assert tree(case.folder / "killed") == tree(case.folder / "unharmed")
+
+
+def test_a_scheduler_that_does_not_answer_is_named() -> None:
+    with (
+        pytest.raises(Misconfigured, match=r"tcp://127\.0\.0\.1:1 \(compute\.encode\.scheduler\)"),
+        named_scheduler("tcp://127.0.0.1:1", patience="1s"),
+    ):
+        pass
+
+
+DRIVER = textwrap.dedent(
+    """
+    import sys
+    from pathlib import Path
+    from elf.cache.manifest import Manifest
+    from elf.cache.store import Artifact
+    from elf.pipeline.progress import LineProgress
+    from elf.pipeline.stage import Compute, StageContext
+    from elf.stages import encode, encoding
+    from elf.stages.config import Encode
+
+    def artifact(path):
+        return Artifact(path, Manifest.from_json((path / "manifest.json").read_text()))
+
+    if __name__ == "__main__":
+        folder, out, workers = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+        out.mkdir(exist_ok=True)
+        inputs = {role: artifact(folder / role) for role in ("tokens", "encoder")}
+        compute = Compute(device="cpu", threads=1, workers=workers, batch_tokens=16)
+        encode.run(Encode(shard_bytes=2500), StageContext(out, inputs, compute, LineProgress(every=0)))
+    """
+)
+
+
+def start(case: Case, out: Path, workers: int) -> subprocess.Popen[bytes]:
+    script = case.folder / "driver.py"
+    script.write_text(DRIVER)
+    command = [sys.executable, str(script), str(case.folder), str(out), str(workers)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+
+
+def session_of(leader: int) -> list[int]:
+    """Processes of a session that are not zombies."""
+    found: list[int] = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(fields[3]) == leader and fields[0] != "Z":
+            found.append(int(path.parent.name))
+    return found
+
+
+def wait_until(true, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def kill_after(case: Case, out: Path, shards: int, workers: int) -> None:
+    """kill -9 the encode once ``shards`` shards are finished; then nothing of it may be left running."""
+    process = start(case, out, workers)
+    try:
+        wait_until(lambda: len(list(out.glob("plain/parts/*.json"))) >= shards, 120)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        wait_until(lambda: not session_of(process.pid), 10)
+    finally:
+        for left in session_of(process.pid):
+            os.kill(left, signal.SIGKILL)
+
+
+def check_kills(folder: Path, shards: list[int], workers: int) -> None:
+    case = make_case(folder, make_t5(), texts(60))
+    facts = run(case, "undisturbed", workers=1)
+    for moment in shards:
+        out = folder / f"killed-{moment}"
+        kill_after(case, out, moment, workers)
+        assert run(case, out.name, workers=1) == facts
+        assert tree(out) == tree(folder / "undisturbed")
+
+
+def test_a_killed_encode_leaves_no_worker_and_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+    check_kills(tmp_path, [1], workers=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_kills_at_many_moments(tmp_path: Path, workers: int) -> None:
+    check_kills(tmp_path, [0, 1, 3, 7, 12, 20], workers)
