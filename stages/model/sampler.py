@@ -41,16 +41,17 @@ class Step:
 
 
 class _Held(NamedTuple):
-    """The condition on its positions and zero elsewhere; where it is."""
+    """The condition on its positions and zero elsewhere; where it is; whether any row has one."""
 
     x_BLD: Tensor
     mask_BL1: Tensor
+    present: bool
 
     def restore(self, x_BLD: Tensor) -> Tensor:
         return torch.where(self.mask_BL1, self.x_BLD, x_BLD)
 
     def without(self) -> "_Held":
-        return _Held(torch.zeros_like(self.x_BLD), self.mask_BL1)
+        return self._replace(x_BLD=torch.zeros_like(self.x_BLD))
 
 
 @torch.no_grad()
@@ -92,10 +93,11 @@ def sample_latents(
 def _hold(condition: Condition | None, like_BLD: Tensor) -> _Held:
     if condition is None:
         mask_BL1 = torch.zeros(like_BLD.shape[:2], dtype=torch.bool, device=like_BLD.device)[:, :, None]
-        return _Held(torch.zeros_like(like_BLD), mask_BL1)
+        return _Held(torch.zeros_like(like_BLD), mask_BL1, present=False)
     mask_BL1 = is_condition(condition.length_B, like_BLD.shape[1]).to(like_BLD.device)[:, :, None]
     x_BLD = condition.x_BLD.to(like_BLD)
-    return _Held(torch.where(mask_BL1, x_BLD, torch.zeros_like(x_BLD)), mask_BL1)
+    held_BLD = torch.where(mask_BL1, x_BLD, torch.zeros_like(x_BLD))
+    return _Held(held_BLD, mask_BL1, present=bool(mask_BL1.any()))
 
 
 def _noise_up(
@@ -121,7 +123,7 @@ def _evaluate(
     """x̂ and v at (z, t), guided; on condition positions x̂ is the condition and v is 0."""
     weight = config.input_guidance
     views = [(z_BLD, previous_BLD, held)]
-    if weight != 1.0 and bool(held.mask_BL1.any()):
+    if weight != 1.0 and held.present:
         bare = held.without()
         views.append((bare.restore(z_BLD), bare.restore(previous_BLD), bare))
     estimates = _self_guided(network, config, views, t_B)
@@ -164,7 +166,8 @@ def _call(
     """One batch of K·B rows: the network's x̂ and v for every view, its condition restored."""
     count = len(views)
     z_KBLD = torch.cat([z for z, _, _ in views])
-    held = _Held(torch.cat([h.x_BLD for _, _, h in views]), views[0][2].mask_BL1.repeat(count, 1, 1))
+    held_KBLD = torch.cat([held.x_BLD for _, _, held in views])
+    held = _Held(held_KBLD, views[0][2].mask_BL1.repeat(count, 1, 1), present=views[0][2].present)
     t_KB = t_B.repeat(count)
     given = (
         torch.cat([z_KBLD, torch.cat([half for _, half, _ in views])], dim=-1)

@@ -12,12 +12,14 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
+from torch.optim import Optimizer
 
 from elf.stages.model.config import ModelConfig, ObjectiveConfig, SamplerConfig
 from elf.stages.model.draws import Draws
 from elf.stages.model.naming import from_authors, to_authors
 from elf.stages.model.network import Network
 from elf.stages.model.objective import Batch
+from elf.stages.model.optim import Muon, adamw
 from elf.stages.model.schedule import guidance_scale, logit_normal, times
 
 FLOAT32 = 2e-5
@@ -189,3 +191,15 @@ def check_gradients(network: Network, record: dict[str, Any], goldens: Goldens, 
     assert len(absent) == len(record["no_grad"])
     for name, recorded in expected.items():
         close(f"gradient of {name}", named[name], recorded, tolerance(dtype))
+
+
+def make_optimiser(kind: str, network: Network, lr: float, decay: float) -> Optimizer:
+    if kind == "muon":
+        return Muon(network.parameters(), lr)
+    return adamw(network.parameters(), lr, weight_decay=decay)
+
+
+def compare(tensors: dict[str, Tensor], expected: dict[str, Tensor], what: str, limit: float) -> None:
+    named = to_authors(tensors)
+    for name, recorded in expected.items():
+        close(f"{what} {name}", named[name], recorded, limit)

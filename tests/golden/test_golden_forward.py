@@ -6,7 +6,8 @@ from torch import Tensor
 
 from elf.stages.model.config import SIZES, ModelConfig
 from elf.stages.model.layers import RMSNorm, Rotation, rotary_tables, rotate, sinusoid
-from elf.stages.model.network import Network, count_parameters
+from elf.stages.model.naming import to_authors
+from elf.stages.model.network import Network, build, count_parameters
 from tests.golden.reading import Goldens, close, tolerance
 
 GROUP = "forward"
@@ -145,3 +146,25 @@ def test_parameter_counts(goldens: Goldens) -> None:
                 )
             )
         assert count_parameters(network) == expected, name
+
+
+def test_fresh_elf_b(goldens: Goldens) -> None:
+    """Spread and largest entry of every parameter of a fresh ELF-B, against a recorded draw of the same law."""
+    recorded = goldens.index.get("elf_b_init_std_absmax")
+    if recorded is None:
+        pytest.skip("no start recorded")
+    depth, hidden, heads = SIZES["B"]
+    shapes = goldens.index["elf_b_params"]
+    width, vocabulary = shapes["unembed_kernel"]
+    config = ModelConfig(
+        width=width, vocabulary=vocabulary, length=1024, hidden=hidden, depth=depth, heads=heads
+    )
+    tensors = to_authors(build(config, torch.Generator().manual_seed(0)).state_dict())
+    assert {name: list(tensor.shape) for name, tensor in tensors.items()} == shapes
+    for name, (std, largest) in recorded.items():
+        got, top = float(tensors[name].std(correction=0)), float(tensors[name].abs().max())
+        # A uniform law fills its bounds; a normal one has tails, and a small tensor a spread of its own.
+        normal = name.endswith("tokens") or "embedder" in name
+        few = 5 / tensors[name].numel() ** 0.5
+        assert got == pytest.approx(std, rel=0.01 + few, abs=1e-4), name
+        assert top == pytest.approx(largest, rel=0.35 if normal else 0.01 + few, abs=1e-4), name
