@@ -21,7 +21,7 @@ from elf.stages.config import Source
 
 OTHER_SPLIT = "in the other split"
 _SUFFIXES = {
-    ".txt": "text", ".text": "text", ".md": "text",
+    ".txt": "text", ".text": "text",
     ".jsonl": "jsonl", ".ndjson": "jsonl",
     ".parquet": "parquet",
 }  # fmt: skip
