@@ -48,6 +48,8 @@ class Source(Section):
     """What to do with a record that has no usable text: stop, or skip and count it."""
     limit: Positive | None = None
     """Read only the first so many documents."""
+    share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Read only this share of the documents, chosen by the hash of their text and so from all over the corpus."""
     expect_tokens: Annotated[int | None, RUNTIME] = None
     """A guess for planning only."""
 

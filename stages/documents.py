@@ -143,14 +143,17 @@ class Corpus:
         )
 
 
-def chosen(document: Document, split: str, holdout: float) -> bool:
-    """Whether a document belongs to ``split`` when a share ``holdout`` of all goes to validation.
+def chosen(document: Document, split: str, holdout: float, share: float = 1.0) -> bool:
+    """Whether a document is among the ``share`` that is read and belongs to ``split`` when a share ``holdout`` of
+    all goes to validation.
 
     Decided by the sha256 of its text (of the source side, for pairs), so that equal texts share a split.
     """
+    digest = hashlib.sha256(document.sides[0].encode()).digest()
+    if int.from_bytes(digest[8:16], "big") >= share * 2.0**64:
+        return False
     if not holdout:
         return True
-    digest = hashlib.sha256(document.sides[0].encode()).digest()
     held_out = int.from_bytes(digest[:8], "big") < holdout * 2.0**64
     return held_out == (split != "train")
 

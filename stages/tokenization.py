@@ -115,9 +115,10 @@ def digest_probes(tokenizer: TextTokenizer) -> str:
 
 
 def split_events(corpus: Corpus, split: str, holdout: float) -> Iterator[Document | Skipped]:
-    """The corpus with the documents of the other split turned into skipped records."""
+    """The corpus with the documents of the other split, and those left unread, turned into skipped records."""
+    share = corpus.source.share
     for event in corpus.documents():
-        if isinstance(event, Document) and not chosen(event, split, holdout):
+        if isinstance(event, Document) and not chosen(event, split, holdout, share):
             yield Skipped(event.file, event.place, OTHER_SPLIT)
         else:
             yield event

@@ -189,3 +189,14 @@ def test_equal_texts_share_a_split_and_the_share_is_kept() -> None:
         assert chosen(document, "train", 0.25) != chosen(document, "validation", 0.25)
         assert chosen(document, "train", 0.0)
         assert chosen(document, "validation", 1.0)
+
+
+def test_a_share_is_chosen_by_text_and_splits_like_the_whole() -> None:
+    documents = [Document("f", 1, str(number), True, (f"text {number}",)) for number in range(400)]
+    read = [each for each in documents if chosen(each, "train", 0.0, 0.25)]
+    assert 60 < len(read) < 140
+    for each in documents:
+        told = [chosen(each, split, 0.25, 0.25) for split in ("train", "validation")]
+        assert sum(told) == (each in read)
+        if each in read:
+            assert told[0] == chosen(each, "train", 0.25)
