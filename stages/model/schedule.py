@@ -19,10 +19,10 @@ def logit_normal(normal: Tensor, mean: float, std: float) -> Tensor:
 
 
 def guidance_scale(uniform: Tensor, low: float, high: float, *, law: GuidanceLaw = "log_uniform") -> Tensor:
-    """ω in [low, high] from uniforms.
+    """ω in [low, high] from uniforms, small scales more often.
 
-    log_uniform (released programs): 1 + ω is log-uniform. power (the paper's wording, "power-biased"):
-    ω = low + (high − low)·u², which favours small scales.
+    log_uniform, the released programs' law: 1 + ω is log-uniform. power, our reading of the paper's
+    "power-biased": ω = low + (high − low)·u².
     """
     if law == "power":
         return low + (high - low) * uniform.square()
