@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 BINS = 100
-SMALLEST_BIN = 8
+SMALLEST_BIN = 4
 PARTS = ("loss", "ce", "l2")
 Array = NDArray[np.float64]
 

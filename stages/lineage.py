@@ -68,7 +68,7 @@ def trace(inputs: Mapping[str, Artifact]) -> list[Node]:
             waiting.append((above, store))
     nodes = _ordered(found)
     for node in nodes:
-        outside = node.manifest.config.get("uri") if node.manifest is not None else None
+        outside = node.manifest.config.get("source") if node.manifest is not None else None
         node.origin = str(outside or "") or ", ".join(found[key].name for key in node.inputs)
     return nodes
 

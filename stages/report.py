@@ -183,6 +183,8 @@ def say_seconds(seconds: float | None) -> str:
     """`0.4 s`, `48 s`, `12 min 5 s`, `3 h 20 min`; a dash where nothing is known."""
     if seconds is None:
         return "–"
+    if seconds < 0.05:
+        return "< 0.1 s"
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)

@@ -157,13 +157,13 @@ def test_the_same_run_gives_the_same_page(tmp_path: Path, folder: RunFolder, bui
 
 
 def test_pairs_are_shown_beside_their_sources(tmp_path: Path):
-    folder = RunFolder(tmp_path / "store")
+    folder = RunFolder(tmp_path / "store", steps=0)
     folder.add_texts("ode", ["the answer"], made_up_metrics(40.0, settings=SDE), source="the question")
     assert "the answer source the question" in Page(build(folder, tmp_path / "out")).text
 
 
 def test_without_a_judge_the_page_says_so(tmp_path: Path):
-    folder = RunFolder(tmp_path / "store")
+    folder = RunFolder(tmp_path / "store", steps=0)
     folder.add_texts("sde", ["words"], made_up_metrics(None, judge=None, settings=SDE))
     page = Page(build(folder, tmp_path / "out"))
     assert "this run names no judge" in page.text
@@ -171,7 +171,7 @@ def test_without_a_judge_the_page_says_so(tmp_path: Path):
 
 
 def test_two_judges_have_two_tables(tmp_path: Path):
-    folder = RunFolder(tmp_path / "store")
+    folder = RunFolder(tmp_path / "store", steps=0)
     folder.add_texts("sde", ["words"], made_up_metrics(40.0, settings=SDE))
     folder.add_texts("other", ["words"], made_up_metrics(30.0, judge="GPT-2", settings=SDE))
     text = build(folder, tmp_path / "out")
@@ -185,10 +185,13 @@ def test_a_run_without_samples_still_has_a_page(tmp_path: Path):
     assert "Training" in page.text
 
 
-def test_as_many_samples_as_asked_for(tmp_path: Path, folder: RunFolder):
+def test_as_many_samples_as_asked_for(tmp_path: Path):
+    folder = RunFolder(tmp_path / "store", steps=0)
+    folder.add_texts("sde", ["one", "two"], made_up_metrics(None, judge=None, settings=SDE))
     page = Page(build(folder, tmp_path / "out", samples=1))
     assert "seed 0 · 0" in page.text
     assert "seed 0 · 1" not in page.text
+    assert "Training" not in page.text
 
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")

@@ -22,13 +22,13 @@ def key_of(name: str) -> str:
 
 
 class RunFolder:
-    """Makes the artifacts a report takes; `inputs` holds them by role."""
+    """Makes the artifacts a report takes; `inputs` holds them by role. Without steps there is no curve to draw."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, steps: int = 40) -> None:
         self.root = root
         self.inputs: dict[str, Artifact] = {}
-        self.add("fetch", "text", config={"uri": "pypi:prose==1.0#text"}, seconds=8.25)
-        self.add("fetch", "judge", config={"uri": "pypi:judge==1.0#judge.gguf"}, seconds=44)
+        self.add("fetch", "text", config={"source": "pypi:prose==1.0#text"}, seconds=8.25)
+        self.add("fetch", "judge", config={"source": "pypi:judge==1.0#judge.gguf"}, seconds=44)
         tokens = self.add("tokenize", "tokens", {"documents": "text"}, facts={"rows": 12500}, seconds=6)
         latents = self.add(
             "encode",
@@ -45,7 +45,7 @@ class RunFolder:
             config={"model": {"depth": 4}, "optim": {"name": "muon", "lr": 0.004}, "batch": 24},
             seconds=3700,
         )
-        write_losses(train.path / "metrics.jsonl", steps=40)
+        write_losses(train.path / "metrics.jsonl", steps=steps)
         self.inputs |= {"train": train, "tokens": tokens, "latents": latents}
 
     def add(
