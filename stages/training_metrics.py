@@ -40,7 +40,7 @@ class Journal:
             self._metrics = self.path.open("ab")
             if writes:
                 self._metrics.truncate(keep)
-            self._timing = (aux / TIMING if writes else self.path).open("a", encoding="utf-8")
+            self._timing = (aux / TIMING if writes else self.path).open("a", buffering=1, encoding="utf-8")
 
     def __enter__(self) -> Self:
         return self
@@ -53,6 +53,7 @@ class Journal:
         """Append a line of metrics: sorted keys, refused (ValueError) if a number is not finite."""
         with writing(self.path):
             self._metrics.write(json.dumps(line, sort_keys=True, allow_nan=False).encode() + b"\n")
+            self._metrics.flush()
 
     def time(self, step: int, *, seconds: float, waited: float) -> None:
         """Append how long a step took and how long of it was waiting for its rows."""
@@ -63,8 +64,6 @@ class Journal:
     def sync(self) -> int:
         """Bring the metrics to the disk; how many bytes there are."""
         with writing(self.path):
-            self._timing.flush()
-            self._metrics.flush()
             if self.path.is_file():
                 os.fsync(self._metrics.fileno())
         return self._metrics.tell()
