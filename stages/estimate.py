@@ -154,7 +154,9 @@ class _Estimator:
         tokens, length = section.data.expect_tokens, section.tokenize.length
         if tokens is None:
             return _Cost()
-        kept = section.data.share * (1 - section.holdout if section.split == "train" else section.holdout or 1)
+        kept = section.data.share * (
+            1 - section.holdout if section.split == "train" else section.holdout or 1
+        )
         rows = int(tokens * kept) // length
         if section.tokenize.rows is not None and section.split == "train":
             rows = min(rows, section.tokenize.rows)
