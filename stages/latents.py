@@ -6,7 +6,7 @@ seeing the condition); rows whose condition is dropped take their target from th
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 
 from elf.cache.layout import Array, DType, RaggedLayout
+from elf.cache.manifest import JSON
 from elf.cache.rows import RaggedRows, Rows
 from elf.cache.store import Artifact
 from elf.pipeline.errors import Failed
+from elf.pipeline.section import differences
 from elf.stages.config import Latents as LatentSettings
 from elf.stages.model.objective import Batch
 from elf.stages.order import Integers
@@ -85,7 +87,7 @@ class LatentRows:
             view.willneed(rows)
 
     def read(self, rows: Integers, dropped: Tensor, out: Array) -> RawBatch:
-        """Rows into ``out``; ``dropped`` (B,) bool says whose condition is dropped. Zeros where nothing is stored."""
+        """Rows into ``out``; ``dropped`` (B,) bool says whose condition is dropped (and read as zeros)."""
         conditions = self.tokens.condition_lengths(rows)
         for place, (row, start) in enumerate(zip(map(int, rows), conditions.tolist(), strict=True)):
             self._fill(out[place], row, start, dropped=bool(dropped[place]))
@@ -103,8 +105,7 @@ class LatentRows:
             return
         target = self.views["target" if dropped else "target_given_condition"][row]
         out[:start] = 0 if dropped else self.views["condition"][row]
-        out[start : start + len(target)] = target
-        out[start + len(target) :] = 0
+        out[start:] = target
 
     def normalise(self, raw: RawBatch, device: torch.device) -> Batch:
         """The batch the objective takes: float32 latents on the device, ids beside them, lengths on the CPU."""
@@ -114,9 +115,9 @@ class LatentRows:
 
 
 def open_latents(
-    tokens: Artifact, latents: Artifact, settings: LatentSettings | Scale, *, padding: str, drops: bool
+    tokens: Artifact, latents: Artifact, settings: LatentSettings | Scale, *, drops: bool
 ) -> LatentRows:
-    """The rows of a split. ``padding`` "eos" needs states on padding too, ``drops`` the ``target`` view.
+    """The rows of a split; ``drops`` says that the ``target`` view will be needed.
 
     Raises Failed, naming both values, where tokens, latents and settings do not belong together.
     """
@@ -128,7 +129,7 @@ def open_latents(
     views = _open_views(latents.path, pairs=rows.vocabulary.max_source is not None, drops=drops)
     for name, view in views.items():
         _check_view(name, view, facts, rows)
-    _check_lengths(views, rows, padding)
+    _check_lengths(views, rows)
     return LatentRows(rows, views, choose_scale(settings, facts), facts)
 
 
@@ -150,16 +151,20 @@ def choose_scale(settings: LatentSettings | Scale, facts: Mapping[str, Any]) -> 
 
 def same_kind(train: LatentRows, heldout: LatentRows) -> None:
     """Refuse a held-out split of another encoder, shape, dtype or vocabulary than the training split."""
-    for what, ours, theirs in (
-        ("width", train.width, heldout.width),
-        ("length", train.length, heldout.length),
-        ("dtype", train.dtype, heldout.dtype),
-        ("encoder", train.facts.get("encoder"), heldout.facts.get("encoder")),
-        ("vocabulary size", train.tokens.vocabulary.size, heldout.tokens.vocabulary.size),
-        ("vocabulary", train.tokens.vocabulary, heldout.tokens.vocabulary),
-    ):
-        if ours != theirs:
-            _refuse(f"{what} (held-out split)", f"{theirs!s:.200}", "the training split", f"{ours!s:.200}")
+    ours, theirs = _kind(train), _kind(heldout)
+    for what, wanted, have in differences(ours, theirs):
+        _refuse(f"{what} (held-out split)", f"{have!s:.200}", "the training split", f"{wanted!s:.200}")
+
+
+def _kind(rows: LatentRows) -> dict[str, JSON]:
+    vocabulary = asdict(rows.tokens.vocabulary)
+    return {
+        "width": rows.width,
+        "length": rows.length,
+        "dtype": rows.dtype,
+        "encoder": rows.facts.get("encoder"),
+        "vocabulary": {name: list(v) if isinstance(v, tuple) else v for name, v in vocabulary.items()},
+    }
 
 
 def _open_views(path: Path, *, pairs: bool, drops: bool) -> dict[str, View]:
@@ -193,18 +198,16 @@ def _check_view(name: str, view: View, facts: Mapping[str, Any], tokens: TokenRo
             _refuse(f"{what} (view {name})", stored, of, wanted)
 
 
-def _check_lengths(views: Mapping[str, View], tokens: TokenRows, padding: str) -> None:
-    """Every row of a pair must have a state for each of its condition's and its target's positions."""
-    everything = np.arange(tokens.rows)
-    conditions, lengths = tokens.condition_lengths(everything), tokens.lengths(everything)
-    ends = np.full_like(lengths, tokens.length) if padding == "eos" else lengths
+def _check_lengths(views: Mapping[str, View], tokens: TokenRows) -> None:
+    """Every row of a pair must have a state for each position: its condition's, and all after it in the targets."""
+    conditions = tokens.condition_lengths(np.arange(tokens.rows))
     for name, view in views.items():
         if not isinstance(view, RaggedRows) or not isinstance(view.layout, RaggedLayout):
             continue
-        wanted = conditions if name == "condition" else ends - conditions
+        wanted = conditions if name == "condition" else tokens.length - conditions
         if (wrong := np.flatnonzero(view.layout.lengths != wanted)).size:
             row = int(wrong[0])
-            what = f"number of states of row {row} (view {name}, {padding!r} padding)"
+            what = f"number of states in row {row} (view {name})"
             _refuse(what, int(view.layout.lengths[row]), "the tokens", int(wanted[row]))
 
 

@@ -62,7 +62,7 @@ class Sampling:
         if not bool(torch.isfinite(z_BLD).all()):
             raise Failed(
                 f"Sampling texts {places[0]} to {places[-1]} of seed {seed} gave numbers that are not finite; the "
-                "weights are damaged or the setting explodes. Try fewer steps of guidance, or train again."
+                "weights are damaged or the setting explodes. Try a smaller guidance, or train again."
             )
         head_BN = decode(self.trained.network, z_BLD, self.config, start_B=start_B, count=count)
         rows = self.vocabulary.to_tokenizer(head_BN.cpu().numpy())
@@ -128,9 +128,7 @@ def prepare(section: Sample, context: StageContext) -> tuple[Sampling, TokenRows
     sources = None
     if latents is not None:
         trained.card.check_fits(encoder=latents.manifest.facts["encoder"])
-        sources = open_latents(
-            tokens, latents, trained.card.scale, padding=trained.objective.padding, drops=False
-        )
+        sources = open_latents(tokens, latents, trained.card.scale, drops=False)
         if sources.width != trained.model.width:
             raise Failed(
                 f"The model was trained with width {trained.model.width}, but is given states of width "

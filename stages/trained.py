@@ -17,6 +17,7 @@ from torch import Tensor
 from elf.cache.files import write_atomic
 from elf.cache.manifest import JSON
 from elf.pipeline.errors import Failed
+from elf.pipeline.section import differences
 from elf.stages.checkpoint import Unusable, prove, read, saved_steps
 from elf.stages.latents import Scale
 from elf.stages.model.config import ModelConfig, ObjectiveConfig
@@ -58,19 +59,22 @@ class Card:
 
     def check_fits(self, *, vocabulary: Vocabulary | None = None, encoder: JSON = None) -> None:
         """Refuse tokens with another vocabulary, or latents of another encoder, than the model was trained on."""
-        pairs: list[tuple[str, object, object]] = []
+        trained: dict[str, JSON] = {}
+        given: dict[str, JSON] = {}
         if vocabulary is not None:
-            pairs.append(("vocabulary size", self.model.vocabulary, vocabulary.size))
-            pairs.append(("row length", self.model.length, vocabulary.length))
-            pairs.append(("vocabulary", self.vocabulary, vocabulary_digest(vocabulary)))
+            trained |= {"vocabulary size": self.model.vocabulary, "row length": self.model.length}
+            trained |= {"vocabulary": self.vocabulary}
+            given |= {"vocabulary size": vocabulary.size, "row length": vocabulary.length}
+            given |= {"vocabulary": vocabulary_digest(vocabulary)}
         if encoder is not None:
-            pairs.append(("encoder", self.encoder, encoder))
-        for field, trained, given in pairs:
-            if trained != given:
-                raise Failed(
-                    f"The model was trained with {field} {trained}, but is given {field} {given}. Use the tokens and "
-                    "latents of the run it was trained in, or train a model on these."
-                )
+            trained["encoder"], given["encoder"] = self.encoder, encoder
+        for field, wanted, have in sorted(
+            differences(trained, given), key=lambda each: each[0] == "vocabulary"
+        ):
+            raise Failed(
+                f"The model was trained with {field} {wanted}, but is given {field} {have}. Use the tokens and "
+                "latents of the run it was trained in, or train a model on these."
+            )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,24 +13,15 @@ def open_splits(section: Train, context: StageContext) -> tuple[LatentRows, Late
 
     Raises Failed, naming both values, where anything does not fit.
     """
-    inputs, objective = context.inputs, section.objective
-    drops = objective.condition_dropout > 0
-    train = open_latents(
-        inputs["tokens"], inputs["latents"], section.latents, padding=objective.padding, drops=drops
-    )
+    inputs, drops = context.inputs, section.objective.condition_dropout > 0
+    train = open_latents(inputs["tokens"], inputs["latents"], section.latents, drops=drops)
     if ("heldout_tokens" in inputs) != ("heldout_latents" in inputs):
         raise Failed(
             "A held-out split needs both inputs, heldout_tokens and heldout_latents; one is missing."
         )
     if "heldout_tokens" not in inputs:
         return train, None
-    heldout = open_latents(
-        inputs["heldout_tokens"],
-        inputs["heldout_latents"],
-        train.scale,
-        padding=objective.padding,
-        drops=drops,
-    )
+    heldout = open_latents(inputs["heldout_tokens"], inputs["heldout_latents"], train.scale, drops=drops)
     same_kind(train, heldout)
     return train, heldout
 

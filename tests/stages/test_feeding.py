@@ -20,9 +20,7 @@ EPOCH = 23
 @pytest.fixture
 def recipe(tmp_path: Path) -> Recipe:
     inputs = Corpus.make(tmp_path, replace(SMALL, max_source=3)).inputs
-    latents = open_latents(
-        inputs["tokens"], inputs["latents"], Latents(std="measured"), padding="eos", drops=True
-    )
+    latents = open_latents(inputs["tokens"], inputs["latents"], Latents(std="measured"), drops=True)
     objective = ObjectiveConfig(condition_dropout=0.5, padding="eos")
     return Recipe(latents, 3, BATCH, range(BATCH), objective, torch.device("cpu"))
 

@@ -23,7 +23,7 @@ def opened(
     corpus: Corpus, settings: Latents | Scale = MEASURED, *, drops: bool = False, padding: str = "eos"
 ) -> LatentRows:
     inputs = corpus.inputs
-    return open_latents(inputs["tokens"], inputs["latents"], settings, padding=padding, drops=drops)
+    return open_latents(inputs["tokens"], inputs["latents"], settings, drops=drops)
 
 
 def read(latents: LatentRows, rows: list[int], dropped: list[bool] | None = None):
@@ -37,7 +37,7 @@ def read(latents: LatentRows, rows: list[int], dropped: list[bool] | None = None
 def test_text_is_normalised_on_reading(tmp_path: Path, dtype: str) -> None:
     tokens = make_tokens(tmp_path / "tokens", SMALL)
     stored = make_latents(tmp_path / "latents", tokens, SMALL, dtype=dtype)
-    latents = open_latents(tokens, stored, Scale(0.5, 1.5), padding="eos", drops=False)
+    latents = open_latents(tokens, stored, Scale(0.5, 1.5), drops=False)
     batch = read(latents, [22, 0, 7])
     source = Rows.open(stored.path / "plain")
     wanted = np.stack([(source[row].astype(np.float32) - 0.5) / 1.5 for row in (22, 0, 7)])
@@ -70,14 +70,6 @@ def test_a_dropped_condition_chooses_the_target_that_never_saw_it(tmp_path: Path
         np.testing.assert_array_equal(x[:start], condition)
         np.testing.assert_array_equal(x[start:], target)
         assert (x[start:].mean() > 50) == dropped, "the toy's views lie 100 apart"
-
-
-def test_padding_without_states_is_zero(tmp_path: Path) -> None:
-    size = replace(PAIRS, padding="pad")
-    batch = read(opened(Corpus.make(tmp_path, size), Scale(0.0, 1.0), padding="pad"), list(range(23)))
-    for x, length in zip(batch.x_BLD, batch.length_B.tolist(), strict=True):
-        assert (x[length:] == 0).all()
-        assert (x[:length] != 0).any(dim=1).all()
 
 
 def test_the_same_buffer_serves_again(tmp_path: Path) -> None:
@@ -157,11 +149,17 @@ def test_dropping_needs_the_view_for_it(tmp_path: Path) -> None:
         opened(corpus, drops=True)
 
 
-def test_padding_that_carries_loss_needs_states(tmp_path: Path) -> None:
+def test_every_position_of_a_pair_needs_its_state(tmp_path: Path) -> None:
+    tokens = make_tokens(tmp_path / "tokens", PAIRS)
+    longer = make_tokens(tmp_path / "longer", replace(PAIRS, max_source=5), seed=1)
+    latents = make_latents(tmp_path / "latents", longer, PAIRS)
+    manifest = latents.manifest
+    (latents.path / "manifest.json").unlink()
+    renamed = finish(latents.path, "encode", manifest.facts, {"tokens": tokens.manifest.fingerprint})
     with pytest.raises(
-        Failed, match=r"number of states of row \d+ \(view target_given_condition, 'eos' padding\)"
+        Failed, match=r"number of states in row \d+ \(view condition\) is \d, that of the tokens is \d"
     ):
-        opened(Corpus.make(tmp_path, replace(PAIRS, padding="pad")))
+        opened(Corpus({"tokens": tokens, "latents": renamed}))
 
 
 @pytest.mark.parametrize(
@@ -169,7 +167,7 @@ def test_padding_that_carries_loss_needs_states(tmp_path: Path) -> None:
     [
         (replace(SMALL, width=5), r"width \(held-out split\) is 5, that of the training split is 6"),
         (replace(SMALL, length=9), r"length \(held-out split\) is 9"),
-        (replace(SMALL, vocabulary=41), r"vocabulary size \(held-out split\) is 41"),
+        (replace(SMALL, vocabulary=41), r"vocabulary.size \(held-out split\) is 41"),
     ],
 )
 def test_a_held_out_split_of_another_kind_is_refused(tmp_path: Path, other, words: str) -> None:

@@ -39,7 +39,6 @@ class Size:
     width: int = 6
     vocabulary: int = 40
     max_source: int | None = None
-    padding: str = "eos"
 
 
 SMALL = Size()
@@ -91,7 +90,8 @@ def make_latents(
 ) -> Artifact:
     """An encode artifact whose states tell their ids, one ``plain`` view or three views for pairs."""
     random = np.random.default_rng([seed, 1])
-    ids = TokenRows.open(tokens.path).ids(np.arange(min(size.rows, tokens.manifest.facts["rows"])))
+    known = TokenRows.open(tokens.path)
+    ids = known.ids(np.arange(min(size.rows, known.rows)))
     states = np.random.default_rng(5).standard_normal((size.vocabulary, size.width)) * spread
     noise = random.standard_normal((size.rows, size.length, size.width)) * spread / 20
     whole = (noise + np.resize(states[ids], noise.shape)).astype(dtype)
@@ -103,11 +103,10 @@ def make_latents(
         rows = TokenRows.open(tokens.path)
         everything = np.arange(size.rows)
         condition = rows.condition_lengths(everything)
-        ends = rows.lengths(everything) if size.padding == "pad" else np.full(size.rows, size.length)
         views = {
             "condition": (condition, 0.0),
-            "target_given_condition": (ends - condition, 0.0),
-            "target": (ends - condition, 100.0),
+            "target_given_condition": (size.length - condition, 0.0),
+            "target": (size.length - condition, 100.0),
         }
         for name, (lengths, shift) in views.items():
             layout = RaggedLayout(lengths.astype(np.int32), size.length, size.width, dtype, 128)
