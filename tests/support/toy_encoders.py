@@ -3,12 +3,13 @@
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 from tokens import make_tokens
 from toy_training import finish
 from transformers import (
@@ -22,6 +23,7 @@ from transformers import (
 from elf.cache.store import Artifact
 from elf.pipeline.progress import LineProgress
 from elf.pipeline.stage import Compute, StageContext
+from elf.stages.vocabulary import Vocabulary
 
 WORDS = tuple(f"w{number}" for number in range(60))
 VOCABULARY = len(WORDS) + 3
@@ -89,6 +91,21 @@ def make_case(
     model.save_pretrained(data)
     shutil.copy(path / "tokenizer" / "tokenizer.json", data)
     return Case(folder, tokens, finish(folder / "encoder", "fetch", {}, {}))
+
+
+def make_sentinel_rows(
+    folder: Path, documents: Sequence[str], *, length: int, sentinels: int = 4
+) -> Artifact:
+    """Token rows whose tokenizer also has ``<extra_id_0>`` … , the first with the highest id."""
+    path = make_tokens(folder, documents, words=WORDS, length=length)
+    file = str(path / "tokenizer" / "tokenizer.json")
+    tokenizer = Tokenizer.from_file(file)
+    tokenizer.add_special_tokens([f"<extra_id_{number}>" for number in reversed(range(sentinels))])
+    tokenizer.save(file)
+    vocabulary = Vocabulary.read(path / "vocabulary.json")
+    size = vocabulary.size + sentinels
+    replace(vocabulary, size=size, tokenizer_size=size).write(path / "vocabulary.json")
+    return finish(path, "tokenize", {}, {})
 
 
 def texts(count: int, *, seed: int = 0) -> list[str]:
