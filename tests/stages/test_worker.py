@@ -102,7 +102,8 @@ def test_accelerate_launch_changes_nothing(tmp_path: Path) -> None:
     settings = {**TRAIN, "heldout": {"every": 10, "rows": 20}, "steps": 12}
     jobs = [write_job(corpus, tmp_path / name, settings) for name in ("one", "launched")]
     process = start_worker(jobs[0])
-    assert process.communicate(timeout=280)
+    process.communicate(timeout=280)
+    assert process.returncode == 0
     launch(jobs[1], 1)
     assert payload(tmp_path / "one") == payload(tmp_path / "launched")
 
@@ -123,7 +124,6 @@ def test_two_processes_train_as_one(tmp_path: Path, optimizer: str) -> None:
     one, two, three = (
         list(read_metrics(tmp_path / name / "metrics.jsonl")) for name in ("one", "two", "mixed")
     )
-    three = [line for line in three if line["step"] != 25 or "loss" in line or line is three[26]]
     for line, other in zip(one, two, strict=True):
         assert line.keys() == other.keys()
         for name, value in line.items():
