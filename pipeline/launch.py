@@ -27,8 +27,10 @@ POLL = 0.1
 KEEP_FREED = {
     "MALLOC_MMAP_THRESHOLD_": str(8 * 2**30),
     "MALLOC_TRIM_THRESHOLD_": str(16 * 2**30),
+    # Arenas of other threads hold at most 64 MiB and unmap what empties, whatever the thresholds say.
+    "MALLOC_ARENA_MAX": "1",
 }
-"""glibc: reuse big buffers instead of handing them back to the kernel after every step."""
+"""glibc in a child that computes on the CPU: reuse big buffers instead of handing them back to the kernel."""
 
 
 def run_child(

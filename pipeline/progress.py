@@ -46,15 +46,17 @@ class _LineBar:
         self.start = self.done = done
         self.began = self.said = time.monotonic()
         self.shown: dict[str, float | str] = {}
+        self.fresh = True
 
     def advance(self, amount: float = 1, **shown: float | str) -> None:
         self.done += amount
         self.shown |= shown
+        self.fresh = True
         if time.monotonic() - self.said >= self.owner.every:
             self.say()
 
     def say(self) -> None:
-        self.said = time.monotonic()
+        self.said, self.fresh = time.monotonic(), False
         rate = (self.done - self.start) / max(self.said - self.began, 1e-9)
         share = f" of {self.total:g}" if self.total is not None else ""
         left = (
@@ -82,7 +84,8 @@ class LineProgress:
     def bar(self, label: str, total: float | None, *, unit: str = "", done: float = 0) -> Generator[Bar]:
         bar = _LineBar(self, label, total, unit, done)
         yield bar
-        bar.say()
+        if bar.fresh:
+            bar.say()
 
 
 class LoggedProgress:

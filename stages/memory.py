@@ -7,24 +7,14 @@ costs more than the arithmetic. The settings here make freed memory stay with th
 
 import ctypes
 import os
-from collections.abc import Mapping
-from types import MappingProxyType
 
 import torch
+
+from elf.pipeline.launch import KEEP_FREED
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_MAX = -4
 _M_ARENA_MAX = -8
-
-CPU_CHILD: Mapping[str, str] = MappingProxyType(
-    {
-        "MALLOC_MMAP_THRESHOLD_": str(8 * 2**30),
-        "MALLOC_TRIM_THRESHOLD_": str(16 * 2**30),
-        # Arenas of other threads hold at most 64 MiB and unmap what empties, whatever the thresholds say.
-        "MALLOC_ARENA_MAX": "1",
-    }
-)
-"""Environment for a child process that computes on the CPU; it must be there before the process starts."""
 
 
 def keep_freed_memory() -> bool:
@@ -51,4 +41,4 @@ def set_threads(threads: int | None) -> int:
 def child_environment(threads: int) -> dict[str, str]:
     """Environment of a CPU child with ``threads`` threads."""
     limits = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-    return {**CPU_CHILD, **limits, "TOKENIZERS_PARALLELISM": "false"}
+    return {**KEEP_FREED, **limits, "TOKENIZERS_PARALLELISM": "false"}
