@@ -17,6 +17,8 @@ from typing import Any, TypeVar, cast
 
 import dask
 from distributed import Client, Future, KilledWorker, LocalCluster, get_worker, wait
+from distributed.client import FutureCancelledError, FuturesCancelledError
+from distributed.comm.core import CommClosedError
 
 from elf.cache.errors import CacheError
 from elf.cache.files import make_folder, remove_tree
@@ -102,16 +104,18 @@ def do_parts(
     """
     done = _Counts(len(parts), advance)
     client.subscribe_topic(_TOPIC, done.heard)
-    shared = client.scatter(job, broadcast=True, hash=False)
     numbered = list(enumerate(parts))
-    futures = client.map(
-        _do_part, numbered, work=work, job=shared, pure=False, retries=RETRIES, batch_size=None
-    )
+    futures = client.map(_do_part, numbered, work=work, job=job, pure=False, retries=RETRIES)
     try:
         waiting: set[Future] = set(futures)
         with client.as_current():
             while waiting:
                 waiting = _wait_a_little(waiting, done)
+    except (CommClosedError, FutureCancelledError, FuturesCancelledError) as error:
+        raise Failed(
+            "The Dask scheduler went away while the work was going on. What is finished stays finished: start the "
+            "scheduler again and run the same command."
+        ) from error
     finally:
         client.cancel(futures, force=True)
         client.unsubscribe_topic(_TOPIC)

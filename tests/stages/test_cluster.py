@@ -1,10 +1,12 @@
 """Parts over Dask workers: each done once and whole, refusals told, nobody left behind."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -92,6 +94,28 @@ def test_a_worker_killed_while_it_encodes_changes_nothing(case: Case, client: Cl
     killer.wait()
     assert facts == run(case, "unharmed", workers=1)
     assert tree(case.folder / "killed") == tree(case.folder / "unharmed")
+
+
+def test_a_scheduler_that_goes_away_is_told(tmp_path: Path) -> None:
+    """Its process is killed while it works."""
+    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0"]
+    scheduler = subprocess.Popen(
+        [*command, "--no-dashboard", "--scheduler-file", str(tmp_path / "scheduler.json")],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_until((tmp_path / "scheduler.json").exists, 60)
+        address = json.loads((tmp_path / "scheduler.json").read_text())["address"]
+        with pytest.raises(Failed, match="has no worker"), named_scheduler(address):
+            pass
+        with Client(address, set_as_default=False) as client:
+            threading.Timer(0.5, scheduler.kill).start()
+            with pytest.raises(Failed, match="scheduler went away"):
+                do_parts(client, toy_parts.write, tmp_path, ["one"], lambda amount: None)
+    finally:
+        scheduler.kill()
+        scheduler.wait()
 
 
 def test_a_scheduler_that_does_not_answer_is_named() -> None:
