@@ -101,7 +101,7 @@ def test_training_opens_what_encode_made(text: Case, paired: Case) -> None:
     for case, drops in ((text, False), (paired, True)):
         facts = run(case, out="read")
         made = finish(case.folder / "read", "encode", facts, {"tokens": case.tokens.manifest.fingerprint})
-        latents = open_latents(case.tokens, made, Latents(std="measured"), padding="eos", drops=drops)
+        latents = open_latents(case.tokens, made, Latents(std="measured"), drops=drops)
         raw = latents.read(np.arange(4), torch.tensor([False] * 4), latents.make_buffer(4))
         x = latents.normalise(raw, torch.device("cpu")).x_BLD
         assert torch.isfinite(x).all()
