@@ -21,6 +21,16 @@ class Terminated(BaseException):
     """SIGTERM arrived; like KeyboardInterrupt it passes every ``except Exception``."""
 
 
+_STOPS: dict[int, type[BaseException]] = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
+_arrived: list[int] = []
+
+
+def heed_signals() -> None:
+    """Raise again for a signal whose exception got lost: it may be raised inside a library that swallows all."""
+    if _arrived:
+        raise _STOPS[_arrived[0]]
+
+
 class Ended(Exception):
     """The command is over with this exit code; everything has been said."""
 
@@ -35,7 +45,8 @@ def telling(*, debug: bool) -> Iterator[None]:
     from elf.cache.errors import CacheError
     from elf.pipeline.errors import Failed, Misconfigured
 
-    before = signal.signal(signal.SIGTERM, _terminate)
+    _arrived.clear()
+    before = {number: signal.signal(number, _stop) for number in _STOPS}
     try:
         yield
     except Misconfigured as error:
@@ -55,7 +66,8 @@ def telling(*, debug: bool) -> Iterator[None]:
         words = f"{type(error).__name__}: {error} (not foreseen; --debug shows where it came from)"
         raise _end(FAILED, words, debug=debug) from None
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def complain(text: str) -> None:
@@ -74,5 +86,6 @@ def _end(code: int, text: str, *, debug: bool) -> Ended:
     return Ended(code)
 
 
-def _terminate(number: int, frame: FrameType | None) -> None:
-    raise Terminated
+def _stop(number: int, frame: FrameType | None) -> None:
+    _arrived.append(number)
+    raise _STOPS[number]

@@ -18,6 +18,7 @@ from rich.text import Text
 from elf.cache.lease import Holder
 from elf.cache.manifest import short
 from elf.cache.store import Artifact
+from elf.flows.failing import heed_signals
 from elf.flows.wording import bytes_text, count_text, rows_of, seconds_text, size_of
 from elf.pipeline.plan import Plan, Planned
 from elf.pipeline.progress import Bar, LineProgress, figures
@@ -110,6 +111,7 @@ class Narrator:
         self.out.print(f"         being built by {who}", style="dim", markup=False, soft_wrap=True)
 
     def on_start(self, planned: Planned) -> None:
+        heed_signals()
         self.current = planned
         self._line("[cyan]begins[/]", planned, "")
 

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from elf.cache.files import write_atomic
 from elf.cache.manifest import JSON
-from elf.pipeline.errors import Failed
+from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.replay import Replay
 from elf.pipeline.section import Section
 from elf.pipeline.stage import Compute, StageContext, StageSpec
@@ -38,8 +38,8 @@ def run_child(
 ) -> Mapping[str, JSON]:
     """Run the stage in child processes and return the facts that rank 0 wrote.
 
-    ``lock`` is the lease's file descriptor, kept open by the supervisor. Raises Failed with the child's own
-    words, and the place of its log.
+    ``lock`` is the lease's file descriptor, kept open by the supervisor. Raises Failed (or Misconfigured) with
+    the child's own words, or naming its log where it had none.
     """
     log, events = context.aux / "log.txt", context.aux / "events.jsonl"
     facts, failure = context.aux / "facts.json", context.aux / "failure.json"
@@ -49,7 +49,8 @@ def run_child(
     write_atomic(job, json.dumps(_job(spec, section, context, events), indent=1))
     code = _supervised(_command(spec, context.compute, job), context, log, events, lock)
     if failure.exists():
-        raise Failed(json.loads(failure.read_text())["text"])
+        told = json.loads(failure.read_text())
+        raise (Misconfigured if told["misconfigured"] else Failed)(told["text"])
     if code != 0 or not facts.exists():
         last = _last_words(log)
         raise Failed(f"The {spec.name} process ended with exit code {code}{last}. Its whole log is {log}.")

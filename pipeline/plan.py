@@ -100,12 +100,12 @@ class Plan:
         return tuple(self._planned)
 
     def select(self, wanted: str) -> tuple[str, ...]:
-        """Names of the steps that ``wanted`` means: one instance, or every instance of a stage."""
-        if wanted in self._planned:
-            return (wanted,)
+        """Names of the steps that ``wanted`` means: every instance of a stage, or one by its own name."""
         of_stage = tuple(planned.step.name for planned in self if planned.step.spec.name == wanted)
         if of_stage:
             return of_stage
+        if wanted in self._planned:
+            return (wanted,)
         known = sorted({planned.step.spec.name for planned in self} | set(self._planned))
         near = difflib.get_close_matches(wanted, known, n=1)
         hint = f" Did you mean '{near[0]}'?" if near else ""

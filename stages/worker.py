@@ -49,9 +49,10 @@ def main(path: Path) -> int:
         facts = _find(job["entry"])(_section(job), context)
     except (Failed, CacheError, Misconfigured) as error:
         # Any rank may be the one that knows: rows are read where they are used.
-        write_atomic(context.aux / "failure.json", json.dumps({"text": str(error)}))
+        misused = isinstance(error, Misconfigured)
+        write_atomic(context.aux / "failure.json", json.dumps({"text": str(error), "misconfigured": misused}))
         print(error, file=sys.stderr, flush=True)
-        return 2 if isinstance(error, Misconfigured) else 1
+        return 2 if misused else 1
     except Interrupted as interruption:
         context.progress.note(str(interruption))
         return EXIT_CODE

@@ -61,7 +61,7 @@ def test_pairs_store_their_condition_once_and_their_target_twice() -> None:
 
 def test_rows_are_cut_where_the_configuration_says() -> None:
     assert estimates("quickstart", "tokenize.rows=500")["tokenize"].rows == 500
-    assert estimates("quickstart")["tokenize"].rows == int(2.7e6 * 0.14 * 0.9) // 32
+    assert estimates("quickstart", "data.train.share=0.5")["tokenize"].rows == int(2.7e6 * 0.5 * 0.9) // 32
 
 
 def test_unknown_sizes_stay_unknown_and_count_as_nothing() -> None:

@@ -57,7 +57,10 @@ def test_a_job_is_what_the_stage_is_given(job: Path) -> None:
 def test_a_failure_is_told_in_its_words(job: Path, error: Exception, code: int) -> None:
     RAISED["next"] = error
     assert worker.main(job) == code
-    assert json.loads((job.parent / "failure.json").read_text()) == {"text": str(error)}
+    assert json.loads((job.parent / "failure.json").read_text()) == {
+        "text": str(error),
+        "misconfigured": code == 2,
+    }
     assert not (job.parent / "facts.json").exists()
 
 

@@ -22,7 +22,7 @@ with progress.bar("working", 3, unit="things") as bar:
         (aux / "pid").write_text(str(os.getpid()))
         time.sleep(60)
 if ending == "refuse":
-    (aux / "failure.json").write_text(json.dumps({"text": "The rows do not fit."}))
+    (aux / "failure.json").write_text(json.dumps({"text": "The rows do not fit.", "misconfigured": False}))
     sys.exit(1)
 (Path(job["out"]) / "result").write_text(job["section_type"])
 (aux / "facts.json").write_text(json.dumps({"threads": int(os.environ["OMP_NUM_THREADS"])}))

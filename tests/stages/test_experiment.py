@@ -1,0 +1,120 @@
+"""From settings to keys: what changes bytes changes a key, what does not does not, and no further than it must."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elf.pipeline.plan import Plan
+from elf.stages.config import Experiment
+from elf.stages.experiment import plan_experiment
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> dict[str, Any]:
+    """A small experiment over local files."""
+    (tmp_path / "texts.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
+    for name in ("encoder", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+        (tmp_path / name / "model.safetensors").write_bytes(name.encode())
+    return {
+        "name": "toy",
+        "data": {"train": {"asset": {"uri": f"path:{tmp_path}/texts.jsonl"}}, "holdout": 0.5},
+        "tokenize": {"length": 16},
+        "encode": {"encoder": {"uri": f"path:{tmp_path}/encoder"}},
+        "train": {"model": {"size": "B"}, "steps": 5},
+        "sample": [{"name": "ode", "method": "ode"}],
+    }
+
+
+def planned(settings: dict[str, Any], **changes: Any) -> Plan:
+    """The plan of the settings with ``section__key=value`` changes."""
+    copy = json.loads(json.dumps(settings))
+    for path, value in changes.items():
+        *parents, last = path.split("__")
+        here = copy
+        for parent in parents:
+            here = here.setdefault(parent, {})
+        here[last] = value
+    return plan_experiment(Experiment.model_validate_json(json.dumps(copy)))
+
+
+def test_whatever_changes_the_states_changes_the_key_of_encode(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    changes: list[dict[str, Any]] = [
+        {},
+        {"encode__encoder": {"uri": f"path:{tmp_path}/other"}},
+        {"encode__dtype": "bfloat16"},
+        {"encode__compute": "bfloat16"},
+        {"encode__layer": 3},
+        {"encode__views": ["target"]},
+        {"tokenize__length": 32},
+        {"tokenize__remainder": "pad"},
+    ]
+    assert len({planned(settings, **change)["encode"].key for change in changes}) == len(changes)
+
+
+def test_how_it_is_computed_changes_no_key(settings: dict[str, Any]) -> None:
+    base = planned(settings)
+    stages = ("fetch", "tokenize", "encode", "train", "sample", "control", "evaluate", "report")
+    for knob in ({"batch_tokens": 7}, {"workers": 3}, {"threads": 2}, {"device": "cpu"}, {"batch": 5}):
+        other = planned(settings, compute=dict.fromkeys(stages, knob))
+        assert [each.key for each in base] == [each.key for each in other]
+
+
+@pytest.mark.parametrize(
+    ("change", "first"),
+    [
+        ({"train__latents": {"std": 0.3}}, "train"),
+        ({"train__seed": 4}, "train"),
+        ({"train__model": {"size": "M"}}, "train"),
+        ({"train__save_every": 7}, None),
+        ({"encode__dtype": "float32"}, "encode"),
+        ({"sample": [{"name": "ode", "method": "ode", "steps": 9}]}, "sample-ode"),
+        ({"sample": [{"name": "renamed", "method": "ode"}]}, None),
+        ({"report__title": "other"}, "report"),
+    ],
+)
+def test_a_change_reaches_what_lies_downstream_only(
+    settings: dict[str, Any], change: dict[str, Any], first: str | None
+) -> None:
+    base, other = planned(settings), planned(settings, **change)
+    kept = {each.key for each in base}
+    changed = [each.step.name for each in other if each.key not in kept]
+    if first is None:
+        assert [name for name in changed if name != "report"] == []
+    else:
+        assert changed[0] == first
+        same = set(other.select(other[first].step.spec.name))
+        assert set(changed) <= {name for name in other.names() if same & set(other.upstream([name]))}
+
+
+def test_local_files_are_known_by_their_bytes(settings: dict[str, Any], tmp_path: Path) -> None:
+    text = tmp_path / "texts.jsonl"
+    before, status = planned(settings), text.stat()
+    text.write_text(text.read_text().replace("one", "six"))
+
+    os.utime(text, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert text.stat().st_size == status.st_size
+    assert planned(settings)["tokenize"].key != before["tokenize"].key
+    text.write_text(text.read_text().replace("six", "one"))
+    moved = tmp_path / "elsewhere.jsonl"
+    text.rename(moved)
+    assert (
+        planned(settings, data__train={"asset": {"uri": f"path:{moved}"}})["encode"].key
+        == before["encode"].key
+    )
+
+
+def test_both_splits_come_from_one_corpus_and_one_encoder(settings: dict[str, Any]) -> None:
+    plan = planned(settings)
+    assert {"encode", "encode-validation", "tokenize-validation"} <= set(plan.names())
+    assert plan["tokenize"].input_keys["documents"] == plan["tokenize-validation"].input_keys["documents"]
+    assert plan["tokenize"].key != plan["tokenize-validation"].key
+    assert "vocabulary" not in plan["tokenize-validation"].input_keys
+    used = planned(settings, tokenize__vocabulary="used")
+    assert used["tokenize-validation"].input_keys["vocabulary"] == used["tokenize"].key
