@@ -1,6 +1,7 @@
 """The rules of the rooms, checked as text so that none can rot: who imports whom, names, packaging, lengths."""
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -95,3 +96,11 @@ def test_looking_at_an_experiment_loads_nothing_heavy(module: str) -> None:
     probe = f"import sys, {module}; print([name for name in {HEAVY!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_every_dependency_has_its_reason() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    names = {re.split(r"[\[<>=]", each)[0] for each in asked}
+    page = (ROOT / "docs/dependencies.md").read_text()
+    assert set(re.findall(r"^\| ([a-z][a-z0-9-]*) \|", page, re.MULTILINE)) - {"package"} == names
