@@ -12,9 +12,9 @@ from elf.cache.store import Artifact
 from elf.flows.request import RUNS, load_request
 from elf.flows.score_table import read_scores, score_notes, score_table
 from elf.flows.terminal import make_console
-from elf.flows.wording import bytes_text, count_of, seconds_text, size_of
 from elf.pipeline.explain import Explanation, explain
 from elf.pipeline.runs import PAGE, RESOLVED, RunRecord, list_runs, read_run
+from elf.pipeline.wording import bytes_text, count_of, seconds_text, size_of
 
 
 def show_why(

@@ -10,10 +10,10 @@ from elf.cache.store import BUILDING
 from elf.flows.failing import complain
 from elf.flows.request import RUNS, load_request
 from elf.flows.terminal import Narrator, make_console, make_progress
-from elf.flows.wording import count_of, seconds_text
 from elf.pipeline.plan import Planned
 from elf.pipeline.runner import Outcome, materialise
 from elf.pipeline.runs import PAGE, link_runs
+from elf.pipeline.wording import count_of, seconds_text
 
 
 def run_experiment(

@@ -18,7 +18,7 @@ from elf.cache.store import Store
 from elf.flows.failing import FAILED, Ended
 from elf.flows.request import open_store
 from elf.flows.terminal import make_console
-from elf.flows.wording import bytes_text
+from elf.pipeline.wording import bytes_text
 
 Verdict = Literal["good", "note", "bad"]
 SPEED_BYTES = 64 * 10**6

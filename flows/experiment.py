@@ -30,12 +30,12 @@ from elf.cache.manifest import short
 from elf.cache.store import Artifact
 from elf.flows.request import RUNS, Request, load_request
 from elf.flows.score_table import COLUMNS, read_scores
-from elf.flows.wording import bytes_text, count_of, seconds_text, size_of
 from elf.pipeline.plan import Planned
 from elf.pipeline.progress import Bar, figures
 from elf.pipeline.runner import Outcome, build_step, needed
 from elf.pipeline.runs import PAGE, link_runs
 from elf.pipeline.stage import Launch
+from elf.pipeline.wording import bytes_text, count_of, seconds_text, size_of
 
 Scalar = bool | int | float | str | None
 StageName = Literal[

@@ -13,7 +13,7 @@ from elf.cache.manifest import short
 from elf.cache.store import Store
 from elf.flows.request import load_request
 from elf.flows.terminal import make_console
-from elf.flows.wording import about, about_seconds, bytes_text, count_text
+from elf.pipeline.wording import about, about_seconds, bytes_text, count_text
 from elf.stages.estimate import Estimate, Machine, estimate_plan, this_machine, total_bytes, total_seconds
 
 

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from elf.cache.errors import Damaged
 from elf.cache.store import Artifact
-from elf.flows.wording import DASH
+from elf.pipeline.wording import DASH
 
 PREFIX = "evaluate-"
 METRICS = "metrics.json"

@@ -19,11 +19,11 @@ from elf.cache.lease import Holder
 from elf.cache.manifest import short
 from elf.cache.store import Artifact
 from elf.flows.failing import heed_signals
-from elf.flows.wording import bytes_text, count_text, rows_of, seconds_text, size_of
 from elf.pipeline.plan import Plan, Planned
 from elf.pipeline.progress import Bar, LineProgress, figures
 from elf.pipeline.progress import Progress as StageProgress
 from elf.pipeline.runner import Outcome
+from elf.pipeline.wording import bytes_text, count_text, rows_of, seconds_text, size_of
 
 LABEL_WIDTH = 22
 FIGURES_WIDTH = 26

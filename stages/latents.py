@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elf.cache.layout import Array, DType, RaggedLayout
+from elf.cache.layout import Array, RaggedLayout
 from elf.cache.manifest import JSON
-from elf.cache.rows import RaggedRows, Rows
+from elf.cache.rows import RaggedRows, Rows, RowSource
 from elf.cache.store import Artifact
 from elf.pipeline.errors import Failed
 from elf.pipeline.section import differences
@@ -50,17 +50,10 @@ class RawBatch:
     length_B: Tensor
 
 
-class View(Protocol):
+class View(RowSource, Protocol):
     """What is asked of a store of one view."""
 
-    @property
-    def shape(self) -> tuple[int, int, int]: ...
-    @property
-    def dtype(self) -> DType: ...
-    @property
-    def storage(self) -> np.dtype[np.generic]: ...
     def __getitem__(self, row: int) -> Array: ...
-    def willneed(self, indices: Integers) -> None: ...
 
 
 class LatentRows:

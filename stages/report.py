@@ -13,6 +13,7 @@ from elf.cache.files import write_atomic
 from elf.cache.manifest import JSON, short
 from elf.cache.store import Artifact
 from elf.pipeline.stage import StageContext
+from elf.pipeline.wording import seconds_text
 from elf.stages import lineage
 from elf.stages.curves import read_curves
 from elf.stages.experiment import ReportStep
@@ -99,7 +100,7 @@ def render(**page: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"seconds": say_seconds, "count": say_count}
+    environment.filters |= {"seconds": seconds_text, "count": say_count}
     return environment.get_template(TEMPLATE).render(page)
 
 
@@ -126,7 +127,7 @@ def key_figures(inputs: Mapping[str, Artifact], nodes: Sequence[lineage.Node]) -
         ("optimiser steps", say_count(train["steps"])),
         ("training tokens seen", say_count(train["tokens"])),
         ("rows of latents", f"{say_count(tokens['rows'])} × {latents['length']} × {latents['width']}"),
-        ("time of all stages", say_seconds(seconds)),
+        ("time of all stages", seconds_text(seconds)),
     ]
 
 
@@ -177,22 +178,6 @@ def configurations(nodes: Sequence[lineage.Node]) -> list[tuple[str, list[tuple[
         for node in nodes
         if node.manifest and (flat := list(_flatten(node.manifest.config)))
     ]
-
-
-def say_seconds(seconds: float | None) -> str:
-    """`0.4 s`, `48 s`, `12 min 5 s`, `3 h 20 min`; a dash where nothing is known."""
-    if seconds is None:
-        return "–"
-    if seconds < 0.05:
-        return "< 0.1 s"
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
 def say_count(number: Any) -> str:

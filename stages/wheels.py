@@ -158,7 +158,9 @@ def _explain(what: str, digest: str, output: str) -> str:
             "that was meant, and nothing of it was used. Correct `digest` only if you trust the new file."
         )
     if "No space left" in text:
-        return f"The disk filled up while {what} was downloaded; free some space and run the same command again."
+        return (
+            f"The disk filled up while {what} was downloaded; free some space and run the same command again."
+        )
     if any(sign in text for sign in _NO_NETWORK):
         return (
             f"The package index could not be reached for {what} ({said}). Check the network, or set PIP_INDEX_URL to "

@@ -98,7 +98,7 @@ def test_the_page_says_what_ran_and_what_came_out(built: Path):
         "SDE · 16 steps · ω 2 · γ 1.5 · EMA weights", "ODE · 16 steps · ω 2 · EMA weights",
         "degenerate: entropy 1.20 below 2.65", "fewer than 200", "held-out text, no model",
         "Lowest Gen-PPL of a sound setting: 422 (sde)", "real 64, unigram 5,211",
-        "1 h 01 min", "8.2 s", "pypi:judge==1.0#judge.gguf", "optim.lr", "0.004",
+        "1 h 01 m", "8.2 s", "pypi:judge==1.0#judge.gguf", "optim.lr", "0.004",
         "once <b>upon</b> a time", "(empty)", "held-out words", "PPL 403 · entropy 3.10",
     ):  # fmt: skip
         assert said in page.text, said

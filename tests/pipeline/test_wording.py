@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elf.flows.wording import about_seconds, bytes_text, count_of, seconds_text
+from elf.pipeline.wording import about_seconds, bytes_text, count_of, seconds_text
 
 
 @pytest.mark.parametrize(
