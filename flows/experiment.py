@@ -59,7 +59,7 @@ def elf(
     work = Work(load_request(config, settings, store))
     request = work.request
     names = needed(request.plan, request.store, only=only, until=until, force=frozenset(force or ()))
-    forced = {name for stage in force or () for name in request.plan.select(stage)}
+    forced = request.plan.select_all(force or ())
     name = request.experiment.name
     _show_settings(request)
     waiting: dict[str, Any] = {}
@@ -174,7 +174,7 @@ class _FlowBar:
         total = f" of {self.total:g}" if self.total is not None else ""
         self.owner.logger.info("%s: %g%s %s %s", self.label, self.done, total, self.unit, figures(self.shown))
         if self.artifact is not None:
-            update_progress_artifact(self.artifact, progress=self.percent())  # type: ignore[arg-type]
+            update_progress_artifact(self.artifact, progress=self.percent())  # type: ignore[arg-type]  # in sync code an id, no coroutine
 
 
 def _show_settings(request: Request) -> None:

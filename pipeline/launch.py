@@ -87,12 +87,18 @@ def _command(spec: StageSpec[Any], compute: Compute, job: Path) -> list[str]:
     return [*launch, "-m", spec.worker, str(job)]
 
 
+def child_environment(threads: int) -> dict[str, str]:
+    """Environment of a CPU child with ``threads`` threads."""
+    limits = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    return {**KEEP_FREED, **limits, "TOKENIZERS_PARALLELISM": "false"}
+
+
 def _environment(compute: Compute) -> dict[str, str]:
     threads = compute.threads or max(1, len(os.sched_getaffinity(0)) // compute.processes)
-    extra = {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
+    extra = {"PYTHONUNBUFFERED": "1"}
     if compute.device == "cpu":
         extra["ACCELERATE_USE_CPU"] = "true"
-    return {**os.environ, **KEEP_FREED, **extra}
+    return {**os.environ, **child_environment(threads), **extra}
 
 
 def _supervised(command: list[str], context: StageContext, log: Path, events: Path, lock: int) -> int:

@@ -113,6 +113,10 @@ class Plan:
             f"There is no stage or step '{wanted}' in this plan.{hint} It has: {', '.join(known)}."
         )
 
+    def select_all(self, wanted: Iterable[str]) -> set[str]:
+        """Names of the steps that any of ``wanted`` means."""
+        return {step for name in wanted for step in self.select(name)}
+
     def leaves(self) -> tuple[str, ...]:
         """Steps that nobody takes as an input."""
         used = {source for planned in self for source in planned.step.inputs.values()}

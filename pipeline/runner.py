@@ -56,9 +56,9 @@ def materialise(
     Returns what was built or reused, by step name; steps that were not needed are absent.
     """
     done: dict[str, Outcome] = {}
+    forced = plan.select_all(force)
     for name in needed(plan, store, only=only, until=until, force=force):
-        forced = name in _selected(plan, force)
-        done[name] = build_step(plan, name, store, watch=watch, progress=progress, force=forced)
+        done[name] = build_step(plan, name, store, watch=watch, progress=progress, force=name in forced)
     return done
 
 
@@ -78,7 +78,7 @@ def needed(
     if only is not None:
         return plan.select(only)
     targets = plan.select(until) if until is not None else plan.leaves()
-    forced = _selected(plan, force) & set(plan.upstream(targets))
+    forced = plan.select_all(force) & set(plan.upstream(targets))
     there = {
         planned.step.name: _find(planned, store, force=planned.step.name in forced) is not None
         for planned in plan
@@ -136,10 +136,6 @@ def _find(planned: Planned, store: Store, *, force: bool) -> Artifact | None:
         if not force:
             raise
         return None
-
-
-def _selected(plan: Plan, names: frozenset[str]) -> set[str]:
-    return {step for name in names for step in plan.select(name)}
 
 
 def _inputs(plan: Plan, planned: Planned, store: Store) -> dict[str, Artifact]:

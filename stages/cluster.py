@@ -23,7 +23,8 @@ from distributed.comm.core import CommClosedError
 from elf.cache.errors import CacheError
 from elf.cache.files import make_folder, remove_tree
 from elf.pipeline.errors import Failed, Misconfigured
-from elf.stages.memory import child_environment, set_threads
+from elf.pipeline.launch import child_environment
+from elf.stages.memory import set_threads
 
 P = TypeVar("P", bound=Hashable)
 Work = Callable[[Any, Any, Callable[[int], None]], None]

@@ -10,8 +10,6 @@ import os
 
 import torch
 
-from elf.pipeline.launch import KEEP_FREED
-
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_MAX = -4
 _M_ARENA_MAX = -8
@@ -36,9 +34,3 @@ def set_threads(threads: int | None) -> int:
     count = threads if threads is not None else cores()
     torch.set_num_threads(count)
     return count
-
-
-def child_environment(threads: int) -> dict[str, str]:
-    """Environment of a CPU child with ``threads`` threads."""
-    limits = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-    return {**KEEP_FREED, **limits, "TOKENIZERS_PARALLELISM": "false"}

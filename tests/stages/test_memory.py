@@ -6,7 +6,8 @@ import sys
 
 import torch
 
-from elf.stages.memory import child_environment, cores, set_threads
+from elf.pipeline.launch import child_environment
+from elf.stages.memory import cores, set_threads
 
 CHURN = """
 import resource, sys
