@@ -1,12 +1,13 @@
-"""How the tests call the command line: as a process, as people do."""
+"""How the tests call the command line: as a process, as people do; and a Prefect server with a worker."""
 
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from prefect_service import Service, serving
 
 Elf = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -27,3 +28,10 @@ def elf(tmp_path: Path) -> Elf:
         )
 
     return call
+
+
+@pytest.fixture(scope="session")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """One server and worker for every test that leaves them as they were."""
+    with serving(tmp_path_factory.mktemp("prefect")) as made:
+        yield made
