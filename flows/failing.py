@@ -72,7 +72,9 @@ def telling(*, debug: bool) -> Iterator[None]:
 
 def complain(text: str) -> None:
     """Print ``text`` as one paragraph on standard error, wrapped where that is a terminal."""
-    paragraph = " ".join(f"elf: {text}".split())
+    from elf.cache.redaction import redact
+
+    paragraph = " ".join(f"elf: {redact(text)}".split())
     if sys.stderr.isatty():
         width = max(40, shutil.get_terminal_size().columns)
         paragraph = textwrap.fill(paragraph, width, break_long_words=False, break_on_hyphens=False)

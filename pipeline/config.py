@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
 
+from elf.cache.redaction import holds_secret
 from elf.pipeline.errors import Misconfigured
 from elf.pipeline.section import Section
 
@@ -165,7 +166,7 @@ def _apply(tree: Tree, given: Tree, override: str) -> None:
 
 
 def _validate(tree: Tree, model: type[M], origins: Sequence[Origin], path: Path) -> M:
-    _refuse_interpolation(tree, ())
+    _refuse_unwritable(tree, ())
     try:
         text = json.dumps(tree)
     except (TypeError, ValueError) as error:
@@ -183,7 +184,14 @@ def _validate(tree: Tree, model: type[M], origins: Sequence[Origin], path: Path)
         raise Misconfigured(" ".join(told[:3]) + more) from error
 
 
-def _refuse_interpolation(value: Any, path: tuple[str, ...]) -> None:
+def _refuse_unwritable(value: Any, path: tuple[str, ...]) -> None:
+    """Settings are stored with every result: none may depend on where it is read, none may be secret."""
+    if isinstance(value, str) and holds_secret(value):
+        raise Misconfigured(
+            f"`{'.'.join(path)}` holds a password or a token. Settings are stored with every result, so nothing "
+            "secret may stand in them: put it where its own client looks for it (HF_TOKEN, PIP_INDEX_URL, a netrc "
+            "file) and leave it out here."
+        )
     if isinstance(value, str) and "${" in value:
         raise Misconfigured(
             f"`{'.'.join(path)}` is '{value}': settings are written out, never taken from elsewhere by ${{…}}, "
@@ -191,10 +199,10 @@ def _refuse_interpolation(value: Any, path: tuple[str, ...]) -> None:
         )
     if isinstance(value, dict):
         for key, item in cast("Tree", value).items():
-            _refuse_interpolation(item, (*path, str(key)))
+            _refuse_unwritable(item, (*path, str(key)))
     if isinstance(value, list):
         for index, item in enumerate(cast("list[Any]", value)):
-            _refuse_interpolation(item, (*path, str(index)))
+            _refuse_unwritable(item, (*path, str(index)))
 
 
 def _explain(

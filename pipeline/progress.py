@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, Protocol
 
+from elf.cache.redaction import redact
+
 
 class Bar(Protocol):
     """One counted piece of work."""
@@ -98,11 +100,11 @@ class LoggedProgress:
     def record(self, line: str) -> None:
         """Append one line, with the time, to the log only."""
         with self.log.open("a", encoding="utf-8") as stream:
-            print(time.strftime("%Y-%m-%dT%H:%M:%S"), line, file=stream)
+            print(time.strftime("%Y-%m-%dT%H:%M:%S"), redact(line), file=stream)
 
     def note(self, line: str) -> None:
         self.record(line)
-        self.shown.note(line)
+        self.shown.note(redact(line))
 
     @contextmanager
     def bar(self, label: str, total: float | None, *, unit: str = "", done: float = 0) -> Generator[Bar]:

@@ -1,7 +1,6 @@
 """Where an artifact came from: commit, command, host, versions. Never part of a key or of its content."""
 
 import platform
-import re
 import socket
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from elf.cache.manifest import Provenance
+from elf.cache.redaction import redact_arguments
 
 PACKAGES = (
     "embedded-language-flows",
@@ -26,7 +26,6 @@ PACKAGES = (
     "transformers",
     "zarr",
 )
-_SECRET = re.compile(r"(?i)((?:token|secret|password|passwd|api_?key)[^=\s]*=)\S+|(://)[^/@\s]+@")
 
 
 def record(*, began: float, started: datetime) -> Provenance:
@@ -35,7 +34,7 @@ def record(*, began: float, started: datetime) -> Provenance:
     return Provenance(
         git=commit,
         dirty=dirty,
-        argv=tuple(redact(argument) for argument in sys.argv),
+        argv=redact_arguments(sys.argv),
         host=socket.gethostname(),
         python=platform.python_version(),
         versions=_versions(),
@@ -47,11 +46,6 @@ def record(*, began: float, started: datetime) -> Provenance:
 def now() -> datetime:
     """The present, in UTC."""
     return datetime.now(UTC)
-
-
-def redact(text: str) -> str:
-    """``text`` with whatever looks like a password or token in it replaced by ``***``."""
-    return _SECRET.sub(lambda match: f"{match[1]}***" if match[1] else f"{match[2]}***@", text)
 
 
 @cache

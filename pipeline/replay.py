@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from elf.cache.redaction import redact
 from elf.pipeline.progress import Bar, Progress
 
 
@@ -40,7 +41,7 @@ class ChildProgress:
             stream.write(json.dumps(event) + "\n")
 
     def note(self, line: str) -> None:
-        self.emit({"note": line})
+        self.emit({"note": redact(line)})
 
     @contextmanager
     def bar(self, label: str, total: float | None, *, unit: str = "", done: float = 0) -> Generator[Bar]:

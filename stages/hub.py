@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from elf.cache.files import make_folder, remove_tree
+from elf.cache.redaction import redact
 from elf.pipeline.errors import Failed
 from elf.pipeline.progress import Progress
-from elf.pipeline.provenance import redact
 from elf.stages.assets import Reference
 
 SHARD_BYTES = 512 * 2**20

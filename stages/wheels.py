@@ -11,8 +11,8 @@ from email.parser import BytesParser
 from pathlib import Path, PurePosixPath
 
 from elf.cache.files import free_bytes, make_folder, remove_tree
+from elf.cache.redaction import redact
 from elf.pipeline.errors import Failed
-from elf.pipeline.provenance import redact
 
 _BLOCK = 1 << 22
 _NO_NETWORK = (

@@ -17,6 +17,7 @@ from typing import Any
 from elf.cache.errors import CacheError
 from elf.cache.files import write_atomic
 from elf.cache.manifest import MANIFEST, Manifest
+from elf.cache.redaction import redact
 from elf.cache.store import Artifact
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.progress import Bar, Progress
@@ -50,8 +51,9 @@ def main(path: Path) -> int:
     except (Failed, CacheError, Misconfigured) as error:
         # Any rank may be the one that knows: rows are read where they are used.
         misused = isinstance(error, Misconfigured)
-        write_atomic(context.aux / "failure.json", json.dumps({"text": str(error), "misconfigured": misused}))
-        print(error, file=sys.stderr, flush=True)
+        text = redact(str(error))
+        write_atomic(context.aux / "failure.json", json.dumps({"text": text, "misconfigured": misused}))
+        print(text, file=sys.stderr, flush=True)
         return 2 if misused else 1
     except Interrupted as interruption:
         context.progress.note(str(interruption))
