@@ -74,7 +74,7 @@ def _job(spec: StageSpec[Any], section: Section, context: StageContext, events: 
 
 
 def _command(spec: StageSpec[Any], compute: Compute, job: Path) -> list[str]:
-    launch = [sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch"]
+    launch = [sys.executable, "-m", "accelerate.commands.launch"]
     if compute.accelerate_config is not None:
         launch += ["--config_file", compute.accelerate_config]
     else:

@@ -85,7 +85,7 @@ def test_a_defect_is_not_dressed_as_a_failure(job: Path) -> None:
     assert not (job.parent / "failure.json").exists()
 
 
-LAUNCH = (sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", "--num_machines", "1")
+LAUNCH = (sys.executable, "-m", "accelerate.commands.launch", "--num_machines", "1")
 PLAIN = ("--mixed_precision", "no", "--dynamo_backend", "no")
 
 
