@@ -1,87 +1,125 @@
 """The Prefect flow ``elf``: one task per step of the plan, the store the only truth.
 
 Prefect shows, schedules and logs; whether a step is reused is decided by its key alone, so its own caching and
-result storage are off. Steps run one at a time, in the order of the plan. Entrypoint, without a colon:
-``elf.flows.experiment.elf``.
+result storage are off. Steps run one at a time, in the order of the plan, in the main thread, where a signal
+reaches them. Entrypoint, without a colon: ``elf.flows.experiment.elf``.
 """
 
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import timedelta
 from typing import Annotated, Any, Literal
 
 import yaml
-from prefect import flow, get_run_logger, task
-from prefect.artifacts import (
-    create_markdown_artifact,
-    create_progress_artifact,
-    create_table_artifact,
-    update_progress_artifact,
-)
+from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
+from prefect.runtime import deployment, flow_run
 from prefect.states import Completed
-from prefect.task_runners import ThreadPoolTaskRunner
+from prefect.states import Failed as FailedState
 from pydantic import Field
 
-from elf.cache.lease import Holder
+from elf.cache.errors import CacheError
 from elf.cache.manifest import short
-from elf.cache.store import Artifact
+from elf.flows.flow_artifacts import show_report, show_scores, show_settings
+from elf.flows.flow_attempts import built_since, first_start, settle_earlier, settle_on_crash
+from elf.flows.flow_progress import FlowProgress, FlowWatcher
+from elf.flows.flow_signals import follow_parent, heeding_termination
 from elf.flows.request import RUNS, Request, load_request
-from elf.flows.score_table import COLUMNS, read_scores
-from elf.pipeline.plan import Planned
-from elf.pipeline.progress import Bar, figures
+from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.runner import Outcome, build_step, needed
 from elf.pipeline.runs import PAGE, link_runs
-from elf.pipeline.stage import Launch
 from elf.pipeline.wording import bytes_text, count_of, seconds_text, size_of
 
 Scalar = bool | int | float | str | None
 StageName = Literal[
     "fetch", "tokenizer", "tokenize", "pretrain", "encode", "train", "sample", "control", "evaluate", "report"
 ]
-SAID_EVERY = timedelta(seconds=10)
-ONE_AT_A_TIME: Any = ThreadPoolTaskRunner(max_workers=1)  # Any: its class is invariant in the future it makes
+REFUSALS = (Failed, Misconfigured, CacheError)
+"""Errors that say in one paragraph what is wrong; where they were raised tells a reader nothing more."""
 
 
-@flow(name="elf", flow_run_name="{config}", task_runner=ONE_AT_A_TIME)
+def name_run() -> str:
+    """``tiny``, ``tiny until train``: what a flow run is called in the UI."""
+    given: dict[str, Any] = dict(flow_run.parameters)
+    words = [str(given["config"])]
+    words += [f"{option} {given[option]}" for option in ("only", "until") if given.get(option)]
+    if given.get("force"):
+        words.append(f"force {' '.join(_listed(given['force']))}")
+    return " ".join(words)
+
+
+@flow(
+    name="elf",
+    flow_run_name=name_run,
+    description="Runs an experiment of embedded language flows, from text to report: what is missing is built, "
+    "what is in the store is reused.",
+    on_crashed=[settle_on_crash],
+)
 def elf(
     config: Annotated[str, Field(min_length=1)],
     overrides: dict[str, Scalar] | None = None,
     only: StageName | None = None,
     until: StageName | None = None,
-    force: list[StageName] | None = None,
+    force: StageName | list[StageName] | None = None,
     store: str | None = None,
-) -> State[str]:
-    """Build what an experiment is missing and reuse the rest, as ``elf run`` does."""
-    settings = [f"{key}={_as_yaml(value)}" for key, value in (overrides or {}).items()]
-    work = Work(load_request(config, settings, store))
-    request = work.request
-    names = needed(request.plan, request.store, only=only, until=until, force=frozenset(force or ()))
-    forced = request.plan.select_all(force or ())
-    name = request.experiment.name
-    _show_settings(request)
-    waiting: dict[str, Any] = {}
-    for step in names:
-        planned = request.plan[step]
-        before = [waiting[source] for source in planned.step.inputs.values() if source in waiting]
-        if planned.step.spec.launch is Launch.ACCELERATE:
-            build(step, work, step in forced, wait_for=before)
-        else:
-            waiting[step] = build.submit(
-                step, work, force=step in forced, wait_for=before, return_state=False
+) -> State[Any]:
+    """Build what an experiment is missing and reuse the rest, as ``elf run`` does.
+
+    Args:
+        config: Name of a shipped configuration, or the path of one on the worker's machine.
+        overrides: Settings by dotted name, for example {"train.steps": 100}.
+        only: Build the steps of this stage alone; what they need must be in the store.
+        until: Stop after this stage.
+        force: Build these stages again, compare with what is there and put the new in its place.
+        store: Folder of the artifacts on the worker's machine; else $ELF_STORE, else ./store.
+    """
+    if deployment.id is not None:
+        follow_parent()
+    settle_earlier()
+    with heeding_termination():
+        try:
+            settings = [f"{key}={_as_yaml(value)}" for key, value in (overrides or {}).items()]
+            request = load_request(config, settings, store)
+            steps = needed(
+                request.plan, request.store, only=only, until=until, force=frozenset(_listed(force))
             )
-    for future in waiting.values():
-        future.result()
-    folder = link_runs(RUNS, name, request.experiment, work.outcomes)
-    _show_scores(name, work)
-    reused = sum(outcome.reused for outcome in work.outcomes.values())
-    built = len(work.outcomes) - reused
+            forced = request.plan.select_all(_listed(force))
+        except REFUSALS as error:
+            return FailedState(message=str(error))
+        show_settings(request)
+        return _run(request, steps, forced)
+
+
+def _run(request: Request, steps: tuple[str, ...], forced: set[str]) -> State[Any]:
+    """All steps in order. After the first that fails the others are only asked, so that they show as not run."""
+    work = Work(request)
+    states: dict[str, State[Any]] = {}
+    failed: str | None = None
+    for step in steps:
+        before = [states[source] for source in request.plan[step].step.inputs.values() if source in states]
+        if failed is not None:
+            before.append(states[failed])
+        one = build.with_options(name=step)
+        states[step] = one(step, work, step in forced, wait_for=before, return_state=True)
+        if failed is None and not states[step].is_completed():
+            failed = step
+    if failed is not None:
+        return FailedState(message=f"Step '{failed}': {states[failed].message}")
+    return _finish(work)
+
+
+def _finish(work: "Work") -> State[Any]:
+    """Names for people, scores and figures, and a state that says what was done."""
+    name, outcomes = work.request.experiment.name, work.outcomes
+    page = (link_runs(RUNS, name, work.request.experiment, outcomes) / PAGE).absolute()
+    artifacts = {step: outcome.artifact for step, outcome in outcomes.items()}
+    show_scores(name, artifacts)
+    show_report(name, artifacts, page)
+    reused = sum(outcome.reused for outcome in outcomes.values())
+    built = len(outcomes) - reused
     message = f"built {count_of(built, 'step')}, reused {reused}"
-    if "report" in work.outcomes:
-        message += f"; report: {(folder / PAGE).absolute()}"
-    return Completed(message=message, name="Cached" if built == 0 else "Completed", data=str(folder))
+    if "report" in outcomes:
+        message += f"; report: {page}"
+    return Completed(message=message, name="Cached" if built == 0 else "Completed", data=str(page.parent))
 
 
 class Work:
@@ -93,108 +131,38 @@ class Work:
 
 
 @task(cache_policy=NO_CACHE, persist_result=False, task_run_name="{step}")
-def build(step: str, work: Work, force: bool) -> State[str]:
-    """Build or reuse one step; the result is the path of its artifact."""
+def build(step: str, work: Work, force: bool) -> State[Any]:
+    """Build or reuse one step of the plan."""
     request = work.request
-    outcome = build_step(
-        request.plan, step, request.store, watch=FlowWatcher(), progress=FlowProgress(step), force=force
-    )
+    force = force and not built_since(first_start(), request.plan[step], request.store)
+    try:
+        outcome = build_step(
+            request.plan, step, request.store, watch=FlowWatcher(), progress=FlowProgress(step), force=force
+        )
+    except REFUSALS as error:
+        return FailedState(message=str(error))
     work.outcomes[step] = outcome
-    path = str(outcome.artifact.path)
-    key = short(outcome.planned.key)
-    if outcome.reused:
-        return Completed(name="Cached", message=f"{key} was there", data=path)
-    compared = f", {outcome.compared} to before" if outcome.compared is not None else ""
-    message = (
-        f"{key} built in {seconds_text(outcome.seconds)}{compared}, {bytes_text(size_of(outcome.artifact))}"
+    return Completed(
+        name="Cached" if outcome.reused else "Completed",
+        message=", ".join(_describe(outcome)),
+        data=str(outcome.artifact.path),
     )
-    return Completed(message=message, data=path)
 
 
-class FlowWatcher:
-    """Puts what happens to a step into the task run's log."""
-
-    def __init__(self) -> None:
-        self.logger = get_run_logger()
-        self.waited = 0.0
-
-    def on_hit(self, planned: Planned, artifact: Artifact) -> None:
-        self.logger.info("reused %s", artifact.path)
-
-    def on_wait(self, planned: Planned, holder: Holder | None) -> None:
-        if time.monotonic() - self.waited > 60:
-            self.waited = time.monotonic()
-            self.logger.info("waiting: being built by %s", holder or "children of a process that is gone")
-
-    def on_start(self, planned: Planned) -> None:
-        self.logger.info("building %s %s", planned.step.spec.name, planned.key)
-
-    def on_done(self, planned: Planned, outcome: Outcome) -> None:
-        self.logger.info("built %s", outcome.artifact.path)
+def _describe(outcome: Outcome) -> Iterator[str]:
+    key, size = short(outcome.planned.key), bytes_text(size_of(outcome.artifact))
+    if outcome.reused:
+        yield f"{key} was there"
+    else:
+        yield f"{key} built in {seconds_text(outcome.seconds)}"
+        if outcome.compared is not None:
+            yield f"{outcome.compared} to before"
+    yield size
+    yield str(outcome.artifact.path)
 
 
-class FlowProgress:
-    """Notes go to the task run's log; bars to a progress artifact and, now and then, to the log too."""
-
-    def __init__(self, step: str) -> None:
-        self.step = step
-        self.logger = get_run_logger()
-
-    def note(self, line: str) -> None:
-        self.logger.info(line)
-
-    @contextmanager
-    def bar(self, label: str, total: float | None, *, unit: str = "", done: float = 0) -> Iterator[Bar]:
-        bar = _FlowBar(self, label, total, unit, done)
-        yield bar
-        bar.say()
-
-
-class _FlowBar:
-    def __init__(self, owner: FlowProgress, label: str, total: float | None, unit: str, done: float) -> None:
-        self.owner, self.label, self.total, self.unit, self.done = owner, label, total, unit, done
-        self.shown: dict[str, float | str] = {}
-        self.said = time.monotonic()
-        self.artifact = None
-        if total:
-            made = create_progress_artifact(progress=self.percent(), description=f"{owner.step}: {label}")
-            self.artifact = made
-
-    def percent(self) -> float:
-        return min(100.0, 100.0 * self.done / self.total) if self.total else 0.0
-
-    def advance(self, amount: float = 1, **shown: float | str) -> None:
-        self.done += amount
-        self.shown |= shown
-        if time.monotonic() - self.said >= SAID_EVERY.total_seconds():
-            self.say()
-
-    def say(self) -> None:
-        self.said = time.monotonic()
-        total = f" of {self.total:g}" if self.total is not None else ""
-        self.owner.logger.info("%s: %g%s %s %s", self.label, self.done, total, self.unit, figures(self.shown))
-        if self.artifact is not None:
-            update_progress_artifact(self.artifact, progress=self.percent())  # type: ignore[arg-type]  # in sync code an id, no coroutine
-
-
-def _show_settings(request: Request) -> None:
-    plain = yaml.safe_dump(request.experiment.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-    steps = "\n".join(f"| {each.step.name} | `{short(each.key)}` |" for each in request.plan)
-    text = f"Store: `{request.store.root}`\n\n| step | key |\n|---|---|\n{steps}\n\n```yaml\n{plain}```\n"
-    create_markdown_artifact(text, key=_artifact_key(request.experiment.name, "settings"))
-
-
-def _show_scores(name: str, work: Work) -> None:
-    rows = read_scores({step: outcome.artifact for step, outcome in work.outcomes.items()})
-    if rows:
-        table = [{"texts of": row.name, **dict(zip(COLUMNS, row.cells(), strict=True))} for row in rows]
-        create_table_artifact(table, key=_artifact_key(name, "scores"))
-
-
-def _artifact_key(name: str, what: str) -> str:
-    """Prefect takes lower-case letters, digits and dashes only."""
-    plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in name.lower())
-    return f"elf-{plain}-{what}"
+def _listed(force: StageName | list[StageName] | None) -> list[StageName]:
+    return [force] if isinstance(force, str) else force or []
 
 
 def _as_yaml(value: Scalar) -> str:
