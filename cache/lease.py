@@ -16,13 +16,14 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 from elf.cache.errors import StoreBusy
 from elf.cache.files import make_folder, temporary_beside, writing
+from elf.cache.redaction import redact_arguments
 
 TTL = 60.0  # seconds without a heartbeat after which an owner on another host counts as dead
 POLL = 0.2
@@ -40,14 +41,16 @@ class Holder:
     start: int
     token: str
     argv: tuple[str, ...]
+    uses: tuple[str, ...] = ()  # what it reads meanwhile, as the owner of the lease names it
 
     @classmethod
-    def this_process(cls) -> "Holder":
+    def this_process(cls, uses: Sequence[str] = ()) -> "Holder":
         pid = os.getpid()
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespace = str(Path("/proc/self/ns/pid").readlink())
         start = _start_of(pid) or 0
-        return cls(socket.gethostname(), boot, namespace, pid, start, uuid.uuid4().hex, tuple(sys.argv))
+        argv = redact_arguments(sys.argv)
+        return cls(socket.gethostname(), boot, namespace, pid, start, uuid.uuid4().hex, argv, tuple(uses))
 
     def is_here(self) -> bool:
         """Whether our own process table can tell if this holder lives."""
@@ -118,16 +121,24 @@ class Lease:
         return holder is not None and holder.token == self.holder.token
 
 
-def acquire(path: Path, *, on_wait: OnWait | None = None, ttl: float = TTL, poll: float = POLL) -> Lease:
+def acquire(
+    path: Path,
+    *,
+    uses: Sequence[str] = (),
+    on_wait: OnWait | None = None,
+    ttl: float = TTL,
+    poll: float = POLL,
+) -> Lease:
     """The lease on `path` (any name; two files appear beside it), waiting for as long as its owner lives.
 
     A dead owner on this host, or one on another host whose heartbeat is older than `ttl` seconds, is replaced
-    at once. With `on_wait=None` nothing is said while waiting; a callback may raise to give up.
+    at once. With `on_wait=None` nothing is said while waiting; a callback may raise to give up. `uses` is told to
+    whoever asks for the holder.
     """
     make_folder(path.parent)
     lease = path.with_name(path.name + ".lease")
     lock = path.with_name(path.name + ".lock")
-    holder = Holder.this_process()
+    holder = Holder.this_process(uses)
     while True:
         with writing(lock):
             fd = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
@@ -228,6 +239,7 @@ def _read(lease: Path) -> Holder | None:
             start=int(plain["start"]),
             token=str(plain["token"]),
             argv=tuple(map(str, plain["argv"])),
+            uses=tuple(map(str, plain.get("uses", ()))),
         )
     except FileNotFoundError:
         return None

@@ -6,7 +6,7 @@ written last. The private folder survives a crash, so the next builder of the sa
 
 import errno
 import uuid
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from elf.cache.files import (
     write_atomic,
     writing,
 )
-from elf.cache.lease import TTL, Lease, OnWait, acquire, holder_of
+from elf.cache.lease import TTL, Holder, Lease, OnWait, acquire, holder_of
 from elf.cache.manifest import MANIFEST, Fingerprint, Manifest, check_name, short
 from elf.cache.records import sizes
 
@@ -71,8 +71,8 @@ class Store:
     def find(self, stage: str, key: Fingerprint) -> Artifact | None:
         """The finished artifact, or None. Raises Damaged where something stands that is not one."""
         path = self.path(stage, key)
-        if path.is_symlink():
-            raise Damaged(f"{path} is a link; the store holds folders only. Remove the link.")
+        for place in (path.parent, path, path / MANIFEST):
+            _refuse_link(place)
         try:
             text = (path / MANIFEST).read_bytes()
         except FileNotFoundError:
@@ -106,18 +106,30 @@ class Store:
                 yield found
 
     @contextmanager
-    def building(self, stage: str, key: Fingerprint, *, on_wait: OnWait | None = None) -> Generator[Building]:
-        """The private folder of a key, once nobody else builds it: look with `find` again before building."""
+    def building(
+        self,
+        stage: str,
+        key: Fingerprint,
+        *,
+        uses: Iterable[tuple[str, Fingerprint]] = (),
+        on_wait: OnWait | None = None,
+    ) -> Generator[Building]:
+        """The private folder of a key, once nobody else builds it: look with `find` again before building.
+
+        While it is open nobody replaces the artifacts it `uses`, named by stage and key.
+        """
         place = self._place(stage, key)
-        lease = acquire(place, on_wait=on_wait, ttl=self._ttl)
+        lease = acquire(place, uses=_marks(uses), on_wait=on_wait, ttl=self._ttl)
         with self._holding(lease, place) as building:
             yield building
 
     @contextmanager
-    def rebuilding(self, stage: str, key: Fingerprint) -> Generator[Building]:
+    def rebuilding(
+        self, stage: str, key: Fingerprint, *, uses: Iterable[tuple[str, Fingerprint]] = ()
+    ) -> Generator[Building]:
         """A second private folder for building a finished key anew, to be given to `replace`.
 
-        Raises StoreBusy at once if somebody builds or rebuilds the key.
+        Raises StoreBusy at once if somebody builds or rebuilds the key, or builds from its artifact.
         """
 
         def refuse(holder: object) -> None:
@@ -126,7 +138,8 @@ class Store:
             )
 
         place = self._place(stage, key)
-        lease = acquire(place, on_wait=refuse, ttl=self._ttl)
+        self._refuse_users(stage, key)
+        lease = acquire(place, uses=_marks(uses), on_wait=refuse, ttl=self._ttl)
         with self._holding(lease, place.with_name(f"{key}.again")) as building:
             yield building
 
@@ -157,7 +170,10 @@ class Store:
         return Artifact(final, manifest)
 
     def replace(self, where: Building | Path, manifest: Manifest) -> Replaced:
-        """Publish a rebuilt folder in the place of the old one, in one step; readers keep what they map."""
+        """Publish a rebuilt folder in the place of the old one, in one step; readers keep what they map.
+
+        Raises StoreBusy, and keeps both, where somebody builds from the old one.
+        """
         path = _folder(where)
         final = self.path(manifest.stage, manifest.fingerprint)
         try:
@@ -169,6 +185,7 @@ class Store:
         if not final.is_dir():
             return Replaced(self.commit(where, manifest), None)
         self._seal(path, manifest)
+        self._refuse_users(manifest.stage, manifest.fingerprint)
         garbage = path.with_name(f"{manifest.fingerprint}.old-{uuid.uuid4().hex}")
         with writing(final):
             path.rename(garbage)  # once swapped it must not be taken for a half-built folder
@@ -183,6 +200,22 @@ class Store:
         holder = holder_of(self._place(stage, key), ttl=self._ttl)
         return None if holder is None else str(holder)
 
+    def users_of(self, stage: str, key: Fingerprint) -> list[Holder]:
+        """Whoever builds from the artifact at the moment."""
+        (mark,) = _marks([(stage, key)])
+        holders = (
+            holder_of(lease.with_suffix(""), ttl=self._ttl)
+            for lease in sorted(self.root.glob(f"{BUILDING}/*/*.lease"))
+        )
+        return [holder for holder in holders if holder is not None and mark in holder.uses]
+
+    def _refuse_users(self, stage: str, key: Fingerprint) -> None:
+        for holder in self.users_of(stage, key):
+            raise StoreBusy(
+                f"{stage} {short(key)} is being read by {holder}, so it is not replaced now; nothing is lost. Run the "
+                "same command again when that process is done."
+            )
+
     def _place(self, stage: str, key: Fingerprint) -> Path:
         check_name(stage, key)
         return self.root / BUILDING / stage / key
@@ -191,6 +224,7 @@ class Store:
     def _holding(self, lease: Lease, path: Path) -> Generator[Building]:
         self._leases[path] = lease
         try:
+            _refuse_link(path)
             for garbage in path.parent.glob(f"{path.name[:64]}.old-*"):
                 remove_tree(garbage)
             for draft in path.parent.glob(f"{path.name[:64]}*.manifest-*"):
@@ -241,6 +275,18 @@ def _checked_text(manifest: Manifest, owner: str) -> str:
     except Damaged as fault:
         raise CacheError(f"The manifest of {owner} cannot be written: {fault}.") from fault
     return text
+
+
+def _refuse_link(path: Path) -> None:
+    if path.is_symlink():
+        raise Damaged(
+            f"{path} is a link; a store holds folders and files only, so that nothing in it lies elsewhere. Remove the "
+            "link, and put what it leads to in its place if it belongs there."
+        )
+
+
+def _marks(artifacts: Iterable[tuple[str, Fingerprint]]) -> list[str]:
+    return [f"{stage}/{key}" for stage, key in artifacts]
 
 
 def _folder(where: Building | Path) -> Path:

@@ -6,11 +6,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from elf.cache.store import BUILDING
-from elf.flows.failing import complain
 from elf.flows.request import RUNS, load_request
 from elf.flows.terminal import Narrator, make_console, make_progress
-from elf.pipeline.plan import Planned
 from elf.pipeline.runner import Outcome, materialise
 from elf.pipeline.runs import PAGE, link_runs
 from elf.pipeline.wording import count_of, seconds_text
@@ -29,33 +26,21 @@ def run_experiment(
     began = time.monotonic()
     request = load_request(config, overrides, store)
     out = make_console()
-    narrator = Narrator(out, request.plan)
     name = request.experiment.name
     out.print(
         f"[bold]{name}[/]  {count_of(len(request.plan), 'step')}, store {request.store.root}", highlight=False
     )
-    try:
-        outcomes = materialise(
-            request.plan,
-            request.store,
-            watch=narrator,
-            progress=make_progress(out),
-            only=only,
-            until=until,
-            force=force,
-        )
-    except Exception:
-        if narrator.current is not None:
-            _name_log(narrator.current, request.store.root)
-        raise
+    outcomes = materialise(
+        request.plan,
+        request.store,
+        watch=Narrator(out, request.plan),
+        progress=make_progress(out),
+        only=only,
+        until=until,
+        force=force,
+    )
     folder = link_runs(RUNS, name, request.experiment, outcomes)
     _summarise(outcomes, folder, time.monotonic() - began, out)
-
-
-def _name_log(planned: Planned, root: Path) -> None:
-    log = root / BUILDING / planned.step.spec.name / planned.key / "aux" / "log.txt"
-    if log.is_file():
-        complain(f"while building {planned.step.name}; its log: {log}")
 
 
 def _summarise(outcomes: Mapping[str, Outcome], folder: Path, seconds: float, out: Console) -> None:

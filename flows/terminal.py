@@ -91,12 +91,11 @@ class LiveProgress:
 
 @dataclass(slots=True)
 class Narrator:
-    """Tells what happens to each step as it happens; ``current`` is the step being built, if any."""
+    """Tells what happens to each step as it happens."""
 
     out: Console
     plan: Plan
     waiting: float = field(default=0.0, init=False)
-    current: Planned | None = field(default=None, init=False)
 
     def on_hit(self, planned: Planned, artifact: Artifact) -> None:
         self._line("[green]reused[/]", planned, _contents(artifact))
@@ -112,11 +111,9 @@ class Narrator:
 
     def on_start(self, planned: Planned) -> None:
         heed_signals()
-        self.current = planned
         self._line("[cyan]begins[/]", planned, "")
 
     def on_done(self, planned: Planned, outcome: Outcome) -> None:
-        self.current = None
         self._line(
             "[bold]built [/]", planned, f"{seconds_text(outcome.seconds)}, {_contents(outcome.artifact)}"
         )

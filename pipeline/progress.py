@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from elf.cache.redaction import redact
+from elf.pipeline.wording import seconds_text
 
 
 class Bar(Protocol):
@@ -35,9 +36,14 @@ class Progress(Protocol):
 def figures(shown: dict[str, float | str]) -> str:
     """``loss 3.21  lr 0.002``: the figures of a bar as text."""
     return "  ".join(
-        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+        f"{name} {_number(value)}" if isinstance(value, float) else f"{name} {value}"
         for name, value in shown.items()
     )
+
+
+def _number(value: float) -> str:
+    """Four digits that count; large numbers whole and in groups of three."""
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
 class _LineBar:
@@ -60,13 +66,14 @@ class _LineBar:
     def say(self) -> None:
         self.said, self.fresh = time.monotonic(), False
         rate = (self.done - self.start) / max(self.said - self.began, 1e-9)
-        share = f" of {self.total:g}" if self.total is not None else ""
-        left = (
-            f"  {max(self.total - self.done, 0) / rate:.0f} s left" if self.total is not None and rate else ""
-        )
+        share = left = ""
+        if self.total is not None:
+            share = f" of {_number(self.total)}"
+            todo = max(self.total - self.done, 0)
+            left = f"  {seconds_text(todo / rate)} left" if rate and todo else ""
         extra = f"  {figures(self.shown)}" if self.shown else ""
-        text = f"{self.label}: {self.done:g}{share} {self.unit}".rstrip()
-        self.owner.write(f"{text}  {rate:.4g}/s{left}{extra}")
+        text = f"{self.label}: {_number(self.done)}{share} {self.unit}".rstrip()
+        self.owner.write(f"{text}  {_number(rate)}/s{left}{extra}")
 
 
 class LineProgress:
@@ -109,7 +116,7 @@ class LoggedProgress:
     @contextmanager
     def bar(self, label: str, total: float | None, *, unit: str = "", done: float = 0) -> Generator[Bar]:
         began = time.monotonic()
-        self.record(f"{label}: {done:g} of {total} {unit}".rstrip())
+        self.record(f"{label}: {_number(done)} of {'?' if total is None else _number(total)} {unit}".rstrip())
         with self.shown.bar(label, total, unit=unit, done=done) as bar:
             yield bar
         self.record(f"{label}: finished after {time.monotonic() - began:.1f} s")

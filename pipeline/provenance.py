@@ -4,9 +4,8 @@ import platform
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -28,8 +27,8 @@ PACKAGES = (
 )
 
 
-def record(*, began: float, started: datetime) -> Provenance:
-    """Provenance of what this process built since ``began`` (``time.monotonic``) and ``started`` (UTC)."""
+def record(*, started: datetime, seconds: float) -> Provenance:
+    """Provenance of what this process built, begun at ``started`` (UTC) and worked on for ``seconds``."""
     commit, dirty = _work_tree()
     return Provenance(
         git=commit,
@@ -39,13 +38,8 @@ def record(*, began: float, started: datetime) -> Provenance:
         python=platform.python_version(),
         versions=_versions(),
         started=started.isoformat(timespec="seconds"),
-        seconds=round(time.monotonic() - began, 3),
+        seconds=round(seconds, 3),
     )
-
-
-def now() -> datetime:
-    """The present, in UTC."""
-    return datetime.now(UTC)
 
 
 @cache

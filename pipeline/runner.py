@@ -2,22 +2,25 @@
 
 import json
 import time
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
-from elf.cache.errors import Damaged
+from elf.cache.errors import CacheError, Damaged
+from elf.cache.files import make_folder
 from elf.cache.lease import Holder
 from elf.cache.manifest import JSON, Manifest, merkle_root, short
 from elf.cache.records import check_files, records
 from elf.cache.store import Artifact, Building, Store
 from elf.pipeline import provenance
-from elf.pipeline.errors import Failed
+from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.launch import run_child
 from elf.pipeline.plan import Plan, Planned
 from elf.pipeline.progress import LoggedProgress, Progress
 from elf.pipeline.stage import Launch, StageContext
+from elf.pipeline.stretches import Stretches
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +76,21 @@ def needed(
     """Names of the steps to visit, inputs first: targets, forced ones, and what must be built for them.
 
     What lies upstream of a finished artifact is visited only if it is there, so that a run can name all it
-    rests on.
+    rests on. Raises Misconfigured where the three ask for what cannot be had together.
     """
+    if only is not None and until is not None:
+        raise Misconfigured(
+            f"--only {only} builds one stage and --until {until} all up to one; give one of them."
+        )
+    targets = plan.select(only or until or "") if only or until else plan.leaves()
+    within = set(targets if only is not None else plan.upstream(targets))
+    for name in sorted(force):
+        if not within.intersection(plan.select(name)):
+            limit = f"--only {only}" if only is not None else f"--until {until}"
+            raise Misconfigured(f"--force {name} has no step that {limit} reaches; leave one of them out.")
     if only is not None:
-        return plan.select(only)
-    targets = plan.select(until) if until is not None else plan.leaves()
-    forced = plan.select_all(force) & set(plan.upstream(targets))
+        return targets
+    forced = plan.select_all(force) & within
     there = {
         planned.step.name: _find(planned, store, force=planned.step.name in forced) is not None
         for planned in plan
@@ -104,26 +116,32 @@ def build_step(
     found = _find(planned, store, force=force)
     if found is not None and not force:
         return _hit(planned, found, began, watch)
-    inputs = _inputs(plan, planned, store)
+    _inputs(plan, planned, store)  # what is missing is said before anything is waited for
+    uses = [(plan[source].step.spec.name, plan[source].key) for source in planned.step.inputs.values()]
     if force and store.path(stage, key).exists():
-        with store.rebuilding(stage, key) as building:
-            manifest = _build(planned, inputs, building, watch, progress)
+        with store.rebuilding(stage, key, uses=uses) as building:
+            manifest = _build(planned, _inputs(plan, planned, store), building, watch, progress)
             replaced = store.replace(building, manifest)
         outcome = Outcome(planned, replaced.artifact, False, time.monotonic() - began)
         if replaced.identical is not None:
             outcome = replace(outcome, compared="identical" if replaced.identical else "differs")
     else:
-        with store.building(stage, key, on_wait=lambda holder: watch.on_wait(planned, holder)) as building:
+
+        def waits(holder: Holder | None) -> None:
+            watch.on_wait(planned, holder)
+
+        with store.building(stage, key, uses=uses, on_wait=waits) as building:
             meanwhile = store.find(stage, key)
             if meanwhile is not None:
                 return _hit(planned, meanwhile, began, watch)
-            manifest = _build(planned, inputs, building, watch, progress)
+            manifest = _build(planned, _inputs(plan, planned, store), building, watch, progress)
             outcome = Outcome(planned, store.commit(building, manifest), False, time.monotonic() - began)
     watch.on_done(planned, outcome)
     return outcome
 
 
 def _hit(planned: Planned, found: Artifact, began: float, watch: Watcher) -> Outcome:
+    check_files(found.path, found.manifest, deep=False)
     watch.on_hit(planned, found)
     return Outcome(planned, found, True, time.monotonic() - began)
 
@@ -149,7 +167,6 @@ def _inputs(plan: Plan, planned: Planned, store: Store) -> dict[str, Artifact]:
                 f"its {role}, and {store.root} does not hold it. Build it first with --until {source}, or leave "
                 "out --only."
             )
-        check_files(artifact.path, artifact.manifest, deep=False)
         found[role] = artifact
     return found
 
@@ -157,13 +174,14 @@ def _inputs(plan: Plan, planned: Planned, store: Store) -> dict[str, Artifact]:
 def _build(
     planned: Planned, inputs: Mapping[str, Artifact], building: Building, watch: Watcher, progress: Progress
 ) -> Manifest:
-    """Run the stage in its private folder and describe the result."""
+    """Run the stage in its private folder and describe the result. What fails names the log in that folder."""
+    for artifact in inputs.values():
+        check_files(artifact.path, artifact.manifest, deep=False)
     watch.on_start(planned)
-    began, started = time.monotonic(), provenance.now()
     step = planned.step
-    aux = building.path / "aux"
-    aux.mkdir(exist_ok=True)
-    logged = LoggedProgress(progress, aux / "log.txt")
+    log = make_folder(building.path / "aux") / "log.txt"
+    stretches = Stretches(building.path)
+    logged = LoggedProgress(progress, log)
     context = StageContext(out=building.path, inputs=inputs, compute=step.compute, progress=logged)
     logged.record(f"{step.name}: {step.spec.name} {planned.key} begins")
     try:
@@ -173,14 +191,18 @@ def _build(
             facts = step.spec.resolve()(step.section, context)
     except BaseException as error:
         logged.record(f"{step.name}: {type(error).__name__}: {error}")
+        if not isinstance(error, Failed | Misconfigured | CacheError):
+            logged.record(traceback.format_exc())
+        if isinstance(error, Exception) and str(log) not in str(error):
+            error.args = (f"{error} The log of {step.name} is {log}.",)
         raise
+    finally:
+        stretches.end()
     logged.record(f"{step.name}: done")
-    return _manifest(planned, building.path, _plain(facts, step.name), began, started)
+    return _manifest(planned, building.path, _plain(facts, step.name), stretches)
 
 
-def _manifest(
-    planned: Planned, path: Path, facts: Mapping[str, JSON], began: float, started: provenance.datetime
-) -> Manifest:
+def _manifest(planned: Planned, path: Path, facts: Mapping[str, JSON], stretches: Stretches) -> Manifest:
     step = planned.step
     found = records(path)
     return Manifest(
@@ -194,7 +216,7 @@ def _manifest(
         files=found.files,
         aux=found.aux,
         facts=facts,
-        provenance=provenance.record(began=began, started=started),
+        provenance=provenance.record(started=stretches.started, seconds=stretches.seconds()),
     )
 
 

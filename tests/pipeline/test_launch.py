@@ -46,14 +46,14 @@ def test_facts_progress_and_log_come_back(store: Store, watch: Recorder) -> None
     manifest = built.artifact.manifest
     assert manifest.facts == {"threads": 2}
     assert list(manifest.files) == ["result"]
-    assert list(manifest.aux) == ["aux/log.txt"]
+    assert list(manifest.aux) == ["aux/log.txt", "aux/stretches.json"]
     assert "working: 3 of 3 things" in said.getvalue()
     assert "loss 0.5" in said.getvalue()
     assert "a line for the log" in (built.artifact.path / "aux/log.txt").read_text()
 
 
 def test_a_refusal_is_told_in_the_childs_words(store: Store, watch: Recorder, quiet: LineProgress) -> None:
-    with pytest.raises(Failed, match=r"^The rows do not fit\.$"):
+    with pytest.raises(Failed, match=r"^The rows do not fit\. The log of toy is .*/aux/log\.txt\.$"):
         materialise(plan("refuse"), store, watch=watch, progress=quiet)
 
 
