@@ -5,13 +5,24 @@ One experiment = ``Experiment``. The graph of stages it stands for is made in ``
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from elf.pipeline.section import LINKED, RUNTIME, Section
 from elf.pipeline.stage import Compute
 
 Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
+
+
+def _folder_name(text: str) -> str:
+    if not text.strip() or text.startswith(".") or any(letter in "/\\" or letter < " " for letter in text):
+        raise ValueError(
+            "it names a folder under runs/, so it may not be empty, hold a slash or begin with a dot"
+        )
+    return text
+
+
+FolderName = Annotated[str, AfterValidator(_folder_name)]
 Float = Literal["float16", "bfloat16", "float32"]
 ComputeFloat = Literal["float32", "bfloat16"]
 
@@ -252,7 +263,7 @@ class Train(Section):
 class Sample(Section):
     """One sampling setting; its seeds share one artifact."""
 
-    name: Annotated[str, RUNTIME]
+    name: Annotated[FolderName, RUNTIME]
     """Names the instances ``sample-NAME`` and ``evaluate-NAME``."""
     method: Literal["ode", "sde"] = "sde"
     steps: Positive = 32
@@ -334,7 +345,7 @@ class ComputeByStage(Section):
 class Experiment(Section):
     """A whole experiment: what one configuration file says."""
 
-    name: Annotated[str, RUNTIME]
+    name: Annotated[FolderName, RUNTIME]
     """Folder under ``runs/``; the file's name when not given."""
     data: Data
     tokenize: Tokenize = Tokenize()

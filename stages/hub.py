@@ -118,7 +118,7 @@ def explained(reference: Reference) -> Iterator[None]:
         raise Failed(
             f"{what} exists, but not at that commit: {_first_line(error)}. Check the commit."
         ) from error
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:  # RuntimeError: it would be read by a script of its own
         raise Failed(f"{what} cannot be read as asked: {_first_line(error)}.") from error
     except (errors.HTTPError, OSError) as error:  # pyright: ignore[reportPrivateImportUsage]
         if isinstance(error, OSError) and error.errno is not None:  # of the disk, not of the network
