@@ -172,7 +172,7 @@ def _load_bert(info: EncoderInfo, device: torch.device, dtype: torch.dtype) -> H
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        config = AutoConfig.from_pretrained(info.folder, local_files_only=True)
+        config = AutoConfig.from_pretrained(info.folder, local_files_only=True, trust_remote_code=False)
         config.num_hidden_layers = info.layer
         model, report = AutoModel.from_pretrained(
             info.folder,
@@ -180,6 +180,7 @@ def _load_bert(info: EncoderInfo, device: torch.device, dtype: torch.dtype) -> H
             dtype=torch.float32,
             attn_implementation="sdpa",
             local_files_only=True,
+            trust_remote_code=False,
             use_safetensors=True,
             output_loading_info=True,
         )

@@ -69,20 +69,28 @@ class Judge:
 
 
 def load_judge(folder: Path, *, window: int, precision: str, device: str) -> Judge:
-    """Load the judge from a model folder, from files only. Raises Failed or Misconfigured in one paragraph."""
+    """Load the judge from the files of a model folder, none of them code or a pickle.
+
+    Raises Failed or Misconfigured in one paragraph.
+    """
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         model: Any = AutoModelForCausalLM.from_pretrained(
-            folder, local_files_only=True, dtype=getattr(torch, precision)
+            folder,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            dtype=getattr(torch, precision),
         )
     except (OSError, ValueError, KeyError) as error:
         raise Failed(
             f"The judge in {folder} cannot be loaded as a causal language model with its tokenizer: "
-            f"{str(error).strip().splitlines()[0]} The asset must hold config.json, weights and a tokenizer."
+            f"{str(error).strip().splitlines()[0]} The asset must hold config.json, a "
+            "tokenizer and weights in safetensors; no code of it is run and no pickle is read."
         ) from error
     longest = _longest_window(model.config)
     if longest is not None and window > longest:

