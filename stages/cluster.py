@@ -7,11 +7,13 @@ only and end with this process, however it ends.
 
 import logging
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Generator, Hashable, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -60,8 +62,8 @@ def local_workers(workers: int, threads: int, scratch: Path) -> Generator[Client
     with ExitStack() as stack:
         stack.callback(remove_tree, scratch)
         stack.enter_context(dask.config.set(settings))  # pyright: ignore[reportPrivateImportUsage]
-        cluster = stack.enter_context(
-            LocalCluster(
+        with _without_interrupts():
+            cluster = LocalCluster(
                 n_workers=workers,
                 threads_per_worker=1,
                 processes=True,
@@ -72,10 +74,21 @@ def local_workers(workers: int, threads: int, scratch: Path) -> Generator[Client
                 local_directory=str(scratch),
                 silence_logs=logging.CRITICAL,
             )
-        )
+        stack.enter_context(cluster)
         client = stack.enter_context(Client(cluster, set_as_default=False))
         client.run(set_threads, threads)
         yield client
+
+
+@contextmanager
+def _without_interrupts() -> Generator[None]:
+    """Threads and processes that are started here never get SIGINT: Ctrl-C is this process's to deal with."""
+    resource_tracker.ensure_running()  # starting it unblocks SIGINT
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

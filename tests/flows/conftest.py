@@ -1,4 +1,4 @@
-"""How the tests call the command line: as a process, as people do; and a Prefect server with a worker."""
+"""How the tests call the command line: as a process, as people do; a whole run; a Prefect server with a worker."""
 
 import os
 import subprocess
@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from commands import call
 from prefect_service import Service, serving
+from touches import Moment
 
 Elf = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -35,3 +37,13 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """One server and worker for every test that leaves them as they were."""
     with serving(tmp_path_factory.mktemp("prefect")) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which ``elf run tiny`` ran undisturbed; ``touches.txt`` says which files it touched, in order."""
+    folder = tmp_path_factory.mktemp("whole")
+    watched = Moment(str(folder / "touches.txt"), str(folder / "store"), step="")
+    said = call(folder, "run", "tiny", **watched.environment())
+    assert said.rstrip().endswith("runs/tiny/report.html")
+    return folder
