@@ -127,6 +127,49 @@ def doctor(store: StorePath = None, json: AsJson = False, debug: Debug = False) 
         examine(store, as_json=json)
 
 
+@app.command()
+def up(
+    host: Annotated[
+        str | None, typer.Option(metavar="HOST", help="Where the server listens; default: 127.0.0.1 alone.")
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(metavar="PORT", min=1, max=65535, help="Default: the first free one from 4200."),
+    ] = None,
+    database: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="PostgreSQL instead of SQLite; better in $PREFECT_SERVER_DATABASE_CONNECTION_URL.",
+        ),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Start a Prefect server and worker for this folder."""
+    with telling(debug=debug):
+        from elf.flows.commands_serve import bring_up
+
+        bring_up(host=host, port=port, database=database)
+
+
+@app.command()
+def down(debug: Debug = False) -> None:
+    """End what `elf up` started, flow runs too."""
+    with telling(debug=debug):
+        from elf.flows.commands_serve import bring_down
+
+        bring_down()
+
+
+@app.command()
+def status(json: AsJson = False, debug: Debug = False) -> None:
+    """Show what of `elf up` is there."""
+    with telling(debug=debug):
+        from elf.flows.commands_status import show_status
+
+        show_status(as_json=json)
+
+
 def main() -> None:
     """Entry of the ``elf`` command."""
     try:

@@ -17,6 +17,15 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent.parent
 BIN = Path(sys.executable).parent
 PATIENCE = 240
+DEPLOY = """
+import sys
+from pathlib import Path
+from elf.flows.deployments import deploy, make_pool
+from elf.flows.prefect_api import PrefectApi
+api = PrefectApi(sys.argv[1])
+make_pool(api)
+deploy(api, Path(sys.argv[2]))
+"""
 
 
 class Service:
@@ -85,9 +94,9 @@ class Service:
             self.worker = None
 
     def deploy(self) -> None:
-        """Make the pool and every deployment of prefect.yaml."""
-        self.ask("work_pools/", {"name": "elf", "type": "process"})
-        deployed = self.prefect("--no-prompt", "deploy", "--all")
+        """Make the pool and the deployments as ``elf up`` does."""
+        words = [sys.executable, "-c", DEPLOY, self.api, str(self.work)]
+        deployed = subprocess.run(words, env=self.environment, capture_output=True, text=True, check=False)
         assert deployed.returncode == 0, deployed.stdout + deployed.stderr
 
     def answers(self) -> bool:

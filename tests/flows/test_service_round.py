@@ -1,0 +1,153 @@
+"""The whole round of `elf up`: two at once, status, runs, deaths, `elf down`; nothing left."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import processes_of
+from prefect_service import BIN, ROOT, wait_until
+
+from elf.pipeline.config import shipped_names
+
+
+class Project:
+    """A folder in which commands are called as by somebody who never heard of PREFECT_API_URL."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home / "project"
+        self.home.mkdir()
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "ELF_"))
+        }
+        path = f"{BIN}:{os.environ['PATH']}"
+        self.environment = kept | {"PATH": path, "HOME": str(home), "COLUMNS": "80", "OMP_NUM_THREADS": "1"}
+
+    def start(self, *command: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            command,
+            cwd=self.home,
+            env=self.environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+
+    def call(self, *command: str) -> tuple[int, str]:
+        """Exit code and all that was printed."""
+        process = self.start(*command)
+        said = process.communicate(timeout=400)[0]
+        return process.returncode, said
+
+    def run(self, *parameters: str, config: str = "tiny") -> tuple[int, str]:
+        given = [word for each in parameters for word in ("-p", each)]
+        return self.call("prefect", "deployment", "run", f"elf/{config}", "--watch", *given)
+
+    def services(self) -> Any:
+        return json.loads((self.home / ".elf" / "services.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    made = Project(tmp_path_factory.mktemp("services"))
+    try:
+        yield made
+    finally:
+        made.call("elf", "down")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_whole_round(project: Project) -> None:
+    two = [project.start("elf", "up") for _ in range(2)]
+    said = [each.communicate(timeout=600)[0] for each in two]
+    assert [each.returncode for each in two] == [0, 0], said
+    assert sorted(text.count("started ") for text in said) == [0, 5], said
+    assert sorted(text.count("there  ") for text in said) == [0, 5], said
+    first = project.services()
+    assert len(processes_of(project.home)) == 2
+
+    assert project.call("elf", "up")[0] == 0
+    assert project.services() == first
+    code, status = project.call("elf", "status")
+    assert code == 0, status
+    assert "down" not in status
+    check_parameters(project)
+    check_runs(project)
+    check_recovery(project, first)
+    check_the_end(project)
+
+
+def check_parameters(project: Project) -> None:
+    """Wrong ones are refused at submission, for every deployment."""
+    for config in shipped_names(ROOT / "configs"):
+        code, said = project.call("prefect", "deployment", "run", f"elf/{config}", "-p", "only=trian")
+        assert code == 1, said
+        assert "trian" in said
+
+
+def check_runs(project: Project) -> None:
+    """Runs work in the folder, without PREFECT_API_URL; parameters do what the options of `elf run` do."""
+    code, said = project.run("until=tokenize", 'overrides={"tokenize.rows": 128}')
+    assert code == 0, said
+    assert sorted(each.name for each in (project.home / "store").iterdir() if each.name[0] != ".") == [
+        "fetch",
+        "tokenize",
+        "tokenizer",
+    ]
+    code, said = project.run("only=tokenizer", "force=tokenizer", 'overrides={"tokenize.rows": 128}')
+    assert code == 0, said
+    assert "identical" in (project.home / ".elf" / "worker.log").read_text()
+    code, said = project.run(
+        'force=["tokenizer", "tokenize"]', "until=tokenize", 'overrides={"tokenize.rows": 128}'
+    )
+    assert code == 0, said
+
+
+def check_recovery(project: Project, first: Any) -> None:
+    """What died is missed by `elf status` and started again by `elf up`, the rest stays."""
+    os.kill(first["worker"]["process"]["pid"], signal.SIGKILL)
+    code, status = project.call("elf", "status")
+    assert code == 1
+    assert "gone" in status
+    code, said = project.call("elf", "up")
+    assert (code, said.count("started ")) == (0, 1), said
+    second = project.services()
+    assert second["server"] == first["server"]
+    os.kill(second["server"]["process"]["pid"], signal.SIGKILL)
+    assert project.call("elf", "status")[0] == 1
+    code, said = project.call("elf", "up")
+    assert (code, said.count("started ")) == (0, 1), said
+    third = project.services()
+    assert third["server"]["api"] == first["server"]["api"]
+    assert third["worker"] == second["worker"]
+    assert project.call("elf", "status")[0] == 0
+
+
+def check_the_end(project: Project) -> None:
+    """`elf down` during a run: cancelled, no process, no file but the store, the runs and our own."""
+    watched = project.start(
+        *("prefect", "deployment", "run", "elf/tiny", "--watch", "-p", 'overrides={"train.steps": 100000}')
+    )
+    wait_until(
+        lambda: any("elf.stages.worker" in each.cmdline() for each in processes_of(project.home)),
+        240,
+        lambda: (project.home / ".elf" / "worker.log").read_text(),
+    )
+    code, said = project.call("elf", "down")
+    assert code == 0, said
+    assert "1 flow run" in said
+    assert watched.wait(60) == 1
+    assert watched.stdout is not None
+    assert "Cancelled" in watched.stdout.read()
+    watched.stdout.close()
+    assert processes_of(project.home) == []
+    assert project.call("elf", "down") == (0, "Nothing was up in this folder.\n")
+    assert {each.name for each in project.home.iterdir()} <= {".elf", "runs", "store"}
+    assert {each.name for each in (project.home / ".elf").iterdir()} == {
+        *(".gitignore", "lock", "prefect", "server.log", "worker.log")
+    }
