@@ -44,6 +44,7 @@ class _StoredRows:
         self.dtype: DType = layout.dtype
         self.storage = STORAGE[layout.dtype].dtype
         self._maps = ShardMaps(self._map, max_maps)
+        self._crcs: dict[int, npt.NDArray[np.uint32]] = {}
         for shard in range(layout.shards):
             if fault := shard_fault(folder, layout, shard):
                 raise Damaged(f"Shard {shard} of the store {folder} is damaged: {fault}. {_CURE}")
@@ -59,6 +60,15 @@ class _StoredRows:
         """The stored tokens of a row, (tokens, width), mapped and read-only: no copy."""
         [(shard, start, stop)] = self._places([row])
         return self._maps[shard].tokens[start:stop]
+
+    def proven(self, row: int) -> Array:
+        """`self[row]`, once its bytes are those that were recorded. Raises Damaged naming the row and its shard."""
+        [(shard, start, stop)] = self._places([row])
+        tokens = self._maps[shard].tokens[start:stop]
+        if shard not in self._crcs:
+            self._crcs[shard] = read_record(self.folder, self.layout, shard).crc
+        self._check_row(shard, row, tokens, int(self._crcs[shard][row - self.layout.rows_of(shard).start]))
+        return tokens
 
     def willneed(self, indices: Indices) -> None:
         """Start reading the rows' exact byte ranges from the disk; returns at once."""
@@ -97,9 +107,7 @@ class _StoredRows:
             return len(self)
         rows = np.random.default_rng(seed).choice(len(self), min(sample, len(self)), replace=False)
         for row in sorted(rows.tolist()):
-            [(shard, *_)] = self._places([row])
-            crc = read_record(self.folder, self.layout, shard).crc
-            self._verify_row(shard, row, int(crc[row - self.layout.rows_of(shard).start]))
+            self.proven(row)
         return len(rows)
 
     def _verify_shard(self, shard: int) -> None:
@@ -107,11 +115,11 @@ class _StoredRows:
         if digest_file(self.folder / self.layout.shard_name(shard)) == record.digest:
             return
         for row, crc in zip(self.layout.rows_of(shard), record.crc.tolist(), strict=True):
-            self._verify_row(shard, row, crc)
+            self._check_row(shard, row, self[row], crc)
         raise Damaged(f"Shard {shard} of the store {self.folder} is not the file that was recorded. {_CURE}")
 
-    def _verify_row(self, shard: int, row: int, crc: int) -> None:
-        if crc32c(self[row]) != crc:
+    def _check_row(self, shard: int, row: int, tokens: Array, crc: int) -> None:
+        if crc32c(tokens) != crc:
             raise Damaged(f"Row {row} in shard {shard} of the store {self.folder} has changed. {_CURE}")
 
     def _places(self, indices: Indices) -> list[tuple[int, int, int]]:

@@ -53,7 +53,7 @@ class RawBatch:
 class View(RowSource, Protocol):
     """What is asked of a store of one view."""
 
-    def __getitem__(self, row: int) -> Array: ...
+    def proven(self, row: int) -> Array: ...
 
 
 class LatentRows:
@@ -80,7 +80,10 @@ class LatentRows:
             view.willneed(rows)
 
     def read(self, rows: Integers, dropped: Tensor, out: Array) -> RawBatch:
-        """Rows into ``out``; ``dropped`` (B,) bool says whose condition is dropped (and read as zeros)."""
+        """Rows into ``out``; ``dropped`` (B,) bool says whose condition is dropped (and read as zeros).
+
+        Raises Damaged where a row's bytes are not those that were stored.
+        """
         conditions = self.tokens.condition_lengths(rows)
         for place, (row, start) in enumerate(zip(map(int, rows), conditions.tolist(), strict=True)):
             self._fill(out[place], row, start, dropped=bool(dropped[place]))
@@ -94,10 +97,10 @@ class LatentRows:
 
     def _fill(self, out: Array, row: int, start: int, *, dropped: bool) -> None:
         if PLAIN in self.views:
-            out[:] = self.views[PLAIN][row]
+            out[:] = self.views[PLAIN].proven(row)
             return
-        target = self.views["target" if dropped else "target_given_condition"][row]
-        out[:start] = 0 if dropped else self.views["condition"][row]
+        target = self.views["target" if dropped else "target_given_condition"].proven(row)
+        out[:start] = 0 if dropped else self.views["condition"].proven(row)
         out[start:] = target
 
     def normalise(self, raw: RawBatch, device: torch.device) -> Batch:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from damage import HARM
 from safetensors.torch import load_file, save_file
 from toy_encoders import (
     ONE,
@@ -22,6 +23,8 @@ from toy_encoders import (
 )
 from toy_training import finish
 
+from elf.cache.errors import Damaged
+from elf.cache.files import remove_strays
 from elf.cache.rows import RaggedRows, Rows
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.section import identity
@@ -152,6 +155,27 @@ def test_a_run_that_stopped_goes_on_with_what_is_missing(text: Case, monkeypatch
     assert sorted(made)[4:] == list(range(3, facts["shards"]))
     assert {path: path.stat().st_ino for path in half} == half
     assert tree(text.folder / "again") == tree(text.folder / "whole")
+
+
+@pytest.mark.parametrize("harm", [*HARM, "stray"])
+def test_what_was_damaged_meanwhile_is_made_again_or_refused_by_name(text: Case, harm: str) -> None:
+    out = f"harmed {harm}"
+    facts = run(text, out="unharmed")
+    run(text, out=out)
+    store = text.folder / out / "plain"
+    if harm == "stray":
+        (store / "c" / "1" / "0" / ".tmp-12-ab").write_bytes(b"half")
+        remove_strays(text.folder / out)  # as whoever gets the folder to build in does
+    else:
+        HARM[harm][0](store)
+    if harm in ("bit flipped", "description cut"):
+        with pytest.raises(Damaged, match=HARM[harm][1].replace(" is damaged", "")):
+            run(text, out=out)
+    if harm == "description cut":
+        (store / "zarr.json").unlink()
+    again = run(text, out=out)
+    assert again == facts
+    assert tree(text.folder / out) == tree(text.folder / "unharmed")
 
 
 def test_a_shard_without_its_moments_is_made_again(text: Case) -> None:

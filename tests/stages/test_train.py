@@ -10,9 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from damage import HARM
 from forked_worker import Server
-from toy_training import SMALL, TRAIN, Corpus, Size, payload, write_job
+from toy_training import SMALL, TRAIN, Corpus, Size, make_latents, make_tokens, payload, write_job
 
+from elf.cache.errors import Damaged
+from elf.cache.files import crc32c
+from elf.cache.rows import Rows
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.progress import LineProgress
 from elf.pipeline.stage import Compute, StageContext
@@ -185,12 +189,47 @@ def test_sigterm_saves_and_can_be_gone_on_from(corpus: Corpus, worker: Server, t
 
 
 def poison(corpus: Corpus, row: int) -> None:
-    """Put an infinity into a row of a finished store, as a failing disk might; the toy's shards hold 10 rows."""
-    path = corpus.inputs["latents"].path / "plain" / "c" / str(row // 10) / "0" / "0"
-    path.chmod(0o644)
-    with path.open("r+b") as file:
-        file.seek(row % 10 * SMALL.length * SMALL.width * 2)
-        file.write(np.array([np.inf], "<f2").tobytes())
+    """Put an infinity into a row of a finished store and into its records; the toy's shards hold 10 rows."""
+    store = corpus.inputs["latents"].path / "plain"
+    path, sums = store / "c" / str(row // 10) / "0" / "0", store / "crc" / f"{row // 10}.npy"
+    size = SMALL.length * SMALL.width * 2
+    raw = bytearray(path.read_bytes())
+    start = row % 10 * size
+    raw[start : start + 2] = np.array([np.inf], "<f2").tobytes()
+    path.unlink()
+    path.write_bytes(raw)
+    crc = np.load(sums, allow_pickle=False)
+    crc[row % 10] = crc32c(bytes(raw[start : start + size]))
+    np.save(sums, crc)
+
+
+@pytest.mark.parametrize("harm", HARM)
+def test_a_damaged_store_is_never_trained_on(tmp_path: Path, harm: str) -> None:
+    corpus = Corpus.make(tmp_path / "corpus")
+    do, words = HARM[harm]
+    do(corpus.inputs["latents"].path / "plain")
+    with pytest.raises(Damaged, match=words.replace("hard 1 of", "hard 1 (of|in)|Row 10 in shard 1")):
+        run(corpus, tmp_path / "out", {"save_every": 1})
+    steps = steps_saved(tmp_path / "out")
+    assert steps == [] or harm == "bit flipped", "what can be seen at once stops the run before step 1"
+    order = [train.Recipe(*_recipe(corpus)).rows(step).tolist() for step in range(4)] if steps else []
+    assert not any(10 in rows for rows in order[: len(steps)]), "no step took the changed row"
+
+
+def test_what_harms_nothing_changes_nothing(corpus: Corpus, tmp_path: Path) -> None:
+    run(corpus, tmp_path / "whole", {"steps": 4})
+    strayed = Corpus.make(tmp_path / "corpus", heldout=Size(rows=9))
+    (strayed.inputs["latents"].path / "plain" / "c" / "1" / "0" / ".tmp-12-ab").write_bytes(b"half")
+    run(strayed, tmp_path / "strayed", {"steps": 4})
+    assert payload(tmp_path / "strayed") == payload(tmp_path / "whole")
+
+
+def test_rows_that_are_truly_zero_are_trained_on(tmp_path: Path) -> None:
+    tokens = make_tokens(tmp_path / "tokens", SMALL)
+    latents = make_latents(tmp_path / "latents", tokens, SMALL, zero=range(10, 20))
+    assert not Rows.open(latents.path / "plain")[12].any()
+    facts = run(Corpus({"tokens": tokens, "latents": latents}), tmp_path / "out", {"steps": 4})
+    assert facts["steps"] == 4
 
 
 def test_a_row_that_is_not_finite_stops_the_run_before_it_counts(tmp_path: Path) -> None:

@@ -86,15 +86,26 @@ def make_tokens(path: Path, size: Size, *, seed: int = 0) -> Artifact:
 
 
 def make_latents(
-    path: Path, tokens: Artifact, size: Size, *, seed: int = 0, spread: float = 2.0, dtype: Any = "float16"
+    path: Path,
+    tokens: Artifact,
+    size: Size,
+    *,
+    seed: int = 0,
+    spread: float = 2.0,
+    dtype: Any = "float16",
+    zero: range = range(0),
 ) -> Artifact:
-    """An encode artifact whose states tell their ids, one ``plain`` view or three views for pairs."""
+    """An encode artifact whose states tell their ids, one ``plain`` view or three views for pairs.
+
+    The states of the rows in ``zero`` are all zero.
+    """
     random = np.random.default_rng([seed, 1])
     known = TokenRows.open(tokens.path)
     ids = known.ids(np.arange(min(size.rows, known.rows)))
     states = np.random.default_rng(5).standard_normal((size.vocabulary, size.width)) * spread
     noise = random.standard_normal((size.rows, size.length, size.width)) * spread / 20
     whole = (noise + np.resize(states[ids], noise.shape)).astype(dtype)
+    whole[list(zero)] = 0
     if size.max_source is None:
         layout = ArrayLayout(size.rows, size.length, size.width, dtype, 10)
         blocks = [[whole[layout.rows_of(s).start : layout.rows_of(s).stop]] for s in range(layout.shards)]
