@@ -14,6 +14,9 @@ from elf.pipeline.wording import DASH
 PREFIX = "evaluate-"
 METRICS = "metrics.json"
 COLUMNS = ("Gen-PPL", "entropy", "distinct-2", "repeats", "copies", "empty", "texts")
+PAIRED_COLUMNS = ("BLEU", "ROUGE-L", "Gen-PPL", "entropy", "copies", "empty", "texts")
+"""Columns where texts come with references."""
+UNPAIRED: Mapping[str, Any] = {"value": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,20 +26,22 @@ class ScoreRow:
     name: str
     metrics: Mapping[str, Any]
 
-    def cells(self) -> tuple[str, ...]:
-        """One text per column."""
+    def cells(self) -> dict[str, str]:
+        """Every column's text by its heading."""
         scores: Mapping[str, Any] = self.metrics["scores"]
         name = "entropy" if scores["entropy"]["value"] is not None else "entropy_ids"
         copies = next(key for key in scores if key.startswith("copy_"))
-        return (
-            _with_error(scores["gen_ppl"], 4),
-            _number(scores[name]["value"], 3) + ("*" if name == "entropy_ids" else ""),
-            _number(scores["distinct_2"]["value"], 3),
-            _percent(scores["repeats_4"]["value"]),
-            _percent(scores[copies]["value"]),
-            str(self.metrics["counts"]["empty"]),
-            str(self.metrics["counts"]["texts"]),
-        )
+        return {
+            "BLEU": _with_error(scores.get("bleu", UNPAIRED), 3),
+            "ROUGE-L": _with_error(scores.get("rouge_l", UNPAIRED), 3),
+            "Gen-PPL": _with_error(scores["gen_ppl"], 4),
+            "entropy": _number(scores[name]["value"], 3) + ("*" if name == "entropy_ids" else ""),
+            "distinct-2": _number(scores["distinct_2"]["value"], 3),
+            "repeats": _percent(scores["repeats_4"]["value"]),
+            "copies": _percent(scores[copies]["value"]),
+            "empty": str(self.metrics["counts"]["empty"]),
+            "texts": str(self.metrics["counts"]["texts"]),
+        }
 
 
 def read_scores(steps: Mapping[str, Artifact]) -> list[ScoreRow]:
@@ -59,10 +64,15 @@ def score_table(rows: list[ScoreRow]) -> Table:
     """The rows as a table that fits 80 columns."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("", no_wrap=True, max_width=16, overflow="ellipsis")
-    for name in COLUMNS:
+    paired = any(_has_bleu(row) for row in rows)
+    columns = PAIRED_COLUMNS if paired else COLUMNS
+    for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(row.name, *row.cells(), style="yellow" if row.metrics["degenerate"] else "")
+        cells = row.cells()
+        table.add_row(
+            row.name, *(cells[name] for name in columns), style="yellow" if row.metrics["degenerate"] else ""
+        )
     return table
 
 
@@ -73,9 +83,15 @@ def score_notes(rows: list[ScoreRow]) -> Iterator[str]:
         yield f"Gen-PPL ({', '.join(sorted(judges))}), lower is more fluent; entropy in nats."
     else:
         yield "No judge was named: no Gen-PPL; entropy (*) is of the run's own token ids."
+    if signature := next((row.metrics["scores"]["bleu"]["signature"] for row in rows if _has_bleu(row)), ""):
+        yield f"BLEU {signature}; ROUGE-L stemmed F-measure."
     for row in rows:
         for fault in row.metrics["degenerate"]:
             yield f"{row.name} is degenerate: {fault}"
+
+
+def _has_bleu(row: ScoreRow) -> bool:
+    return "bleu" in row.metrics["scores"]
 
 
 def _with_error(score: Mapping[str, Any], digits: int) -> str:

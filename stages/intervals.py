@@ -10,7 +10,7 @@ denominators are 1), for Gen-PPL its exponential. The reported value is the mean
 * interval: 2.5 and 97.5 percentiles of 1,000 bootstrap draws of texts within each seed, fixed random numbers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,6 +65,28 @@ def estimate(groups: Sequence[Items], *, exponential: bool = False) -> Estimate 
     )
 
 
+def estimate_corpus(
+    groups: Sequence[NDArray[np.float64]], value: Callable[[NDArray[np.float64]], float]
+) -> Estimate:
+    """A score of whole corpora, `value` of the summed statistics of the texts; groups are (n, k), one per seed.
+
+    Such a score is no ratio: SE_item is the standard deviation of the bootstrap draws.
+    """
+    values = [value(group.sum(axis=0)) for group in groups]
+    draws = _draws(groups, lambda times, group: np.array([value(sums) for sums in times @ group]))
+    enough = all(len(group) > 1 for group in groups)
+    low, high = np.percentile(draws, [2.5, 97.5])
+    return Estimate(
+        value=float(np.mean(values)),
+        se_seed=standard_error(values),
+        se_item=float(np.std(draws, ddof=1)) if enough else None,
+        interval=(float(low), float(high)) if enough else None,
+        n=sum(len(group) for group in groups),
+        seeds=len(groups),
+        weight=float(sum(len(group) for group in groups)),
+    )
+
+
 def standard_error(values: Sequence[float]) -> float | None:
     """Standard deviation (n − 1) over √n; None for fewer than two values."""
     if len(values) < 2:
@@ -92,12 +114,23 @@ def _item_error(group: Items, exponential: bool) -> float | None:
 
 
 def _bootstrap(groups: Sequence[Items], exponential: bool) -> tuple[float, float]:
+    def ratios(times: NDArray[np.float64], group: NDArray[np.float64]) -> NDArray[np.float64]:
+        over, under = (times @ group).T
+        return np.exp(over / under) if exponential else over / under
+
+    draws = _draws([np.stack([group.over, group.under], axis=1) for group in groups], ratios)
+    low, high = np.percentile(draws, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def _draws(
+    groups: Sequence[NDArray[np.float64]],
+    score: Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]],
+) -> NDArray[np.float64]:
+    """Mean score of the seeds for each draw; `score` takes how often each text is drawn, (DRAWS, n), and the texts."""
     random = np.random.Generator(np.random.PCG64(0))
     sums = np.zeros(DRAWS)
     for group in groups:
-        n = group.under.size
-        times = random.multinomial(n, np.full(n, 1.0 / n), size=DRAWS).astype(np.float64)
-        ratio = (times @ group.over) / (times @ group.under)
-        sums += np.exp(ratio) if exponential else ratio
-    low, high = np.percentile(sums / len(groups), [2.5, 97.5])
-    return float(low), float(high)
+        n = len(group)
+        sums += score(random.multinomial(n, np.full(n, 1.0 / n), size=DRAWS).astype(np.float64), group)
+    return sums / len(groups)

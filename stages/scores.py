@@ -86,6 +86,7 @@ def score_table(measured: Sequence[Measured], *, copy_ngram: int) -> dict[str, J
         f"copy_{copy_ngram}": _shown(copies, short, weight="ngrams"),
         "empty": _shown(estimate([_items([(m.text.empty, 1) for m in g]) for g in groups]), ""),
         "duplicates": _shown(estimate([_items([(m.duplicate, 1) for m in g]) for g in groups]), ""),
+        **_overlap(groups),
     }
 
 
@@ -107,6 +108,11 @@ def counts_of(measured: Sequence[Measured]) -> dict[str, JSON]:
             "over_window": sum(j.truncated for j in judged),
             "end_marks": sum(j.end_marks for j in judged),
         }
+    texts = [item.text for item in measured]
+    if _paired([texts]):
+        from elf.stages.overlap import count_unscorable
+
+        counts |= count_unscorable(texts)
     return counts
 
 
@@ -137,6 +143,13 @@ def find_warnings(scores: Mapping[str, JSON], counts: Mapping[str, JSON]) -> lis
         warnings.append(f"{empty} of {texts} texts empty: without Gen-PPL and entropy")
     if over := counts.get("over_window"):
         warnings.append(f"{over} of {texts} texts longer than the judge's window, scored up to it")
+    if counts.get("empty_references"):
+        warnings.append(f"{counts['empty_references']} of {texts} references empty: nothing can match them")
+    warnings += [
+        f"{unread} of {texts} {side} without a word of a-z or 0-9: their ROUGE is 0"
+        for side in ("texts", "references")
+        if (unread := counts.get(f"{side}_without_rouge_words"))
+    ]
     return warnings
 
 
@@ -147,6 +160,23 @@ def value_of(scores: Mapping[str, JSON], name: str) -> float | None:
     value = score["value"] if score else None
     assert value is None or isinstance(value, int | float)
     return value
+
+
+def _overlap(groups: Sequence[Sequence[Measured]]) -> dict[str, JSON]:
+    """BLEU and ROUGE of texts that come with references; without any there is nothing to compare."""
+    texts = [[item.text for item in group] for group in groups]
+    if not _paired(texts):
+        return {}
+    from elf.stages.overlap import score_overlap
+
+    found = score_overlap(texts)
+    return {
+        name: {**_shown(score.estimate, ""), "signature": score.signature} for name, score in found.items()
+    }
+
+
+def _paired(groups: Sequence[Sequence[Text]]) -> bool:
+    return any(text.reference is not None for group in groups for text in group)
 
 
 def by_seed(measured: Sequence[Measured]) -> list[list[Measured]]:

@@ -68,11 +68,25 @@ class Table:
         return [(warning, tuple(names)) for warning, names in said.items()]
 
 
-def columns_of(judge: Mapping[str, Any] | None, copy_score: str) -> tuple[Column, ...]:
+OVERLAP = (
+    Column("bleu", "BLEU", "against the references, lower-cased, effective order (the paper's)", errors=True),
+    Column("bleu_cased", "BLEU, cased", "against the references, sacrebleu's default", errors=True),
+    Column("rouge_1", "ROUGE‑1", "F-measure of words against the references, stemmed", errors=True),
+    Column("rouge_2", "ROUGE‑2", "the same of word pairs", errors=True),
+    Column("rouge_l", "ROUGE‑L", "the same of the longest common subsequence", errors=True),
+)
+"""Columns of texts that come with references."""
+UNPAIRED = {"value": None, "reason": "these texts have no references"}
+
+
+def columns_of(
+    judge: Mapping[str, Any] | None, copy_score: str, *, paired: bool = False
+) -> tuple[Column, ...]:
     """The columns of a table; the judge's name stands in the heading of its number."""
     n = copy_score.rpartition("_")[2]
     by = f" ({judge['name']})" if judge is not None else ""
     return (
+        *(OVERLAP if paired else ()),
         Column("gen_ppl", f"Gen-PPL{by}", "perplexity of the texts under the judge", digits=1, errors=True),
         Column("entropy", "Entropy", "of the judge's token ids in a text, nats", errors=True),
         Column("entropy_ids", "Entropy, own ids", "of the run's own token ids in a text, nats"),
@@ -88,12 +102,13 @@ def make_tables(
 ) -> list[Table]:
     """Tables by judge, settings before controls. Values are the parsed `metrics.json` by name."""
     tables: dict[str, Table] = {}
+    paired = any("bleu" in metrics["scores"] for metrics in scores.values())
     for group, control in ((scores, False), (controls, True)):
         for name, metrics in group.items():
             judge = metrics["judge"]
             copy_score = next(score for score in metrics["scores"] if score.startswith("copy_"))
             key = f"{judge['content']} {judge['window']} {judge['precision']}" if judge else ""
-            columns = columns_of(judge, copy_score)
+            columns = columns_of(judge, copy_score, paired=paired)
             table = tables.setdefault(f"{key} {copy_score}", Table(judge, columns))
             table.rows.append(_row(name, metrics, table.columns, control))
     return list(tables.values())
@@ -127,7 +142,7 @@ def describe_control(settings: Mapping[str, Any] | None) -> str:
 def _row(name: str, metrics: Mapping[str, Any], columns: Sequence[Column], control: bool) -> Row:
     counts = metrics["counts"]
     seeds = f"{counts['seeds']} × " if counts["seeds"] > 1 else ""
-    cells = [_cell(metrics["scores"][column.score], column) for column in columns]
+    cells = [_cell(metrics["scores"].get(column.score, UNPAIRED), column) for column in columns]
     tokens = counts.get("scored_tokens")
     cells += [
         Cell(f"{counts['empty']:,}"),
