@@ -127,6 +127,36 @@ def doctor(store: StorePath = None, json: AsJson = False, debug: Debug = False) 
         examine(store, as_json=json)
 
 
+@app.command("import")
+def import_(
+    checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="A file, or hub:REPO@COMMIT#FILE.")],
+    config: Annotated[
+        str, typer.Option(metavar="CONFIG", help="The experiment whose training it stands in for.")
+    ] = "owt-full",
+    set_: Set = None,
+    store: StorePath = None,
+    debug: Debug = False,
+) -> None:
+    """Take weights of the authors' program as a trained model."""
+    with telling(debug=debug):
+        from elf.flows.commands_weights import import_weights
+
+        import_weights(checkpoint, config, set_ or (), store)
+
+
+@app.command()
+def export(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A name that `elf runs` lists.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The checkpoint to write, FILE.pt.")],
+    debug: Debug = False,
+) -> None:
+    """Write a run's weights as the authors' program does."""
+    with telling(debug=debug):
+        from elf.flows.commands_weights import export_weights
+
+        export_weights(run, file)
+
+
 @app.command()
 def up(
     host: Annotated[

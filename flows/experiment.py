@@ -31,7 +31,18 @@ from elf.pipeline.wording import bytes_text, count_of, seconds_text, size_of
 
 Scalar = bool | int | float | str | None
 StageName = Literal[
-    "fetch", "tokenizer", "tokenize", "pretrain", "encode", "train", "sample", "control", "evaluate", "report"
+    "fetch",
+    "tokenizer",
+    "tokenize",
+    "pretrain",
+    "encode",
+    "train",
+    "weights",
+    "import",
+    "sample",
+    "control",
+    "evaluate",
+    "report",
 ]
 REFUSALS = (Failed, Misconfigured, CacheError)
 """Errors that say in one paragraph what is wrong; where they were raised tells a reader nothing more."""

@@ -30,8 +30,8 @@ _FORMS = {
         "pypi:NAME==VERSION#inside/the/wheel",
     ),
     "hub": (
-        re.compile(rf"(?P<name>{_REPO}(/{_REPO})?)@(?P<version>[0-9a-f]{{40}})"),
-        "hub:REPO@COMMIT, the commit in its 40 hex digits (a branch or tag may move)",
+        re.compile(rf"(?P<name>{_REPO}(/{_REPO})?)@(?P<version>[0-9a-f]{{40}})(#(?P<inside>.+))?"),
+        "hub:REPO@COMMIT or hub:REPO@COMMIT#FILE, the commit in its 40 hex digits (a branch or tag may move)",
     ),
     "dataset": (
         re.compile(
@@ -56,7 +56,8 @@ class Located(Section):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The parts of a URI; ``inside`` is a wheel's member prefix or a dataset's split."""
+    """The parts of a URI; ``inside`` is a wheel's member prefix, a repository's file or a
+    dataset's split."""
 
     scheme: str
     name: str
@@ -77,10 +78,8 @@ def parse(uri: str) -> Reference:
         raise Misconfigured(f"The asset '{uri}' is not of the form {form}.")
     parts = {name: value for name, value in match.groupdict().items() if value is not None}
     reference = Reference(scheme, **parts)
-    if scheme == "pypi" and not _stays_inside(reference.inside):
-        raise Misconfigured(
-            f"The asset '{uri}' names '{reference.inside}', which is no plain path in a wheel."
-        )
+    if scheme in ("pypi", "hub") and not _stays_inside(reference.inside):
+        raise Misconfigured(f"The asset '{uri}' names '{reference.inside}', which is no plain path in it.")
     return reference
 
 

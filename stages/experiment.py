@@ -1,7 +1,7 @@
 """From an experiment to the plan of stages it stands for.
 
     fetch → [tokenizer] → tokenize (one per split) → [pretrain] → encode (one per split) → train
-          → sample (one per setting), control (one per kind) → evaluate (one each) → report
+    train, or weights from outside → sample (one per setting), control (one per kind) → evaluate (one each) → report
 
 Reading this file tells which stage takes what from which; no heavy library is imported here.
 """
@@ -19,6 +19,9 @@ from elf.stages.config import (
     Encode,
     Evaluate,
     Experiment,
+    Latents,
+    Model,
+    Objective,
     Pretrain,
     Report,
     Sample,
@@ -26,6 +29,7 @@ from elf.stages.config import (
     Subwords,
     Tokenize,
     Train,
+    Weights,
 )
 
 Split = Literal["train", "validation", "test"]
@@ -48,6 +52,16 @@ class TokenizerStep(Section):
     subwords: Subwords
     holdout: float
     """Share of documents that belongs to the validation split and is not looked at."""
+
+
+class WeightsStep(Section):
+    """What the weights stage is given: the network and objective the weights are of, and how rows are made."""
+
+    tokenize: Tokenize
+    pairs: bool
+    model: Model
+    latents: Latents
+    objective: Objective
 
 
 class ReportStep(Section):
@@ -77,21 +91,36 @@ TRAIN = StageSpec(
     launch=Launch.ACCELERATE,
     worker="elf.stages.worker",
 )
+WEIGHTS = StageSpec(
+    "weights", WeightsStep, "elf.stages.imported:run", ("checkpoint", "tokenizer", "latents?"), version=1
+)
 SAMPLE = StageSpec("sample", Sample, "elf.stages.sample:run", ("model", "tokens", "latents?"), version=1)
 CONTROL = StageSpec("control", Control, "elf.stages.control:run", ("tokens", "heldout?"), version=1)
 EVALUATE = StageSpec(
-    "evaluate", Evaluate, "elf.stages.evaluate:run", ("samples", "tokens", "heldout?", "judge?"), version=1
+    "evaluate", Evaluate, "elf.stages.evaluate:run", ("samples", "tokens", "heldout?", "judge?"), version=2
 )
 REPORT = StageSpec(
     "report",
     ReportStep,
     "elf.stages.report:run",
-    ("train", "tokens", "latents", "samples/*", "scores/*", "controls/*"),
+    ("train", "tokens", "latents?", "samples/*", "scores/*", "controls/*"),
     version=1,
 )
 STAGES: Mapping[str, StageSpec[Any]] = {
     spec.name: spec
-    for spec in (FETCH, TOKENIZER, TOKENIZE, PRETRAIN, ENCODE, TRAIN, SAMPLE, CONTROL, EVALUATE, REPORT)
+    for spec in (
+        FETCH,
+        TOKENIZER,
+        TOKENIZE,
+        PRETRAIN,
+        ENCODE,
+        TRAIN,
+        WEIGHTS,
+        SAMPLE,
+        CONTROL,
+        EVALUATE,
+        REPORT,
+    )
 }
 
 
@@ -130,14 +159,8 @@ class _Builder:
             return self.fetch("tokenizer", settings.tokenizer, "tokenize.tokenizer")
         return "fetch-encoder"
 
-    def encoder(self) -> str:
-        if self.experiment.pretrain is not None:
-            inputs = {"tokens": "tokenize"}
-            return self.add("pretrain", PRETRAIN, self.experiment.pretrain, inputs, "pretrain")
-        return "fetch-encoder"
-
-    def corpus(self) -> dict[Split, tuple[str, str]]:
-        """Tokenize and encode steps of every split there is."""
+    def tokens(self) -> dict[Split, str]:
+        """Tokenize steps of every split there is."""
         data, settings = self.experiment.data, self.experiment.tokenize
         self.fetch("train", data.train.asset, "data.train.asset")
         if self.experiment.encode.encoder is not None:
@@ -148,7 +171,7 @@ class _Builder:
             "validation": data.train if data.holdout else data.validation,
             "test": data.test,
         }
-        made: dict[Split, tuple[str, str]] = {}
+        made: dict[Split, str] = {}
         for split, source in sources.items():
             if source is None:
                 continue
@@ -161,51 +184,67 @@ class _Builder:
             section = TokenizeStep(
                 data=source, tokenize=rule, split=split, holdout=data.holdout if shared else 0.0
             )
-            tokens = self.add(
-                _of("tokenize", split),
-                TOKENIZE,
-                section,
-                inputs,
-                "",
-                data=f"data.{split}",
-                holdout="data.holdout",
-            )
-            made[split] = (tokens, _of("encode", split))
-        encoder = self.encoder()
-        for tokens, latents in made.values():
-            self.add(
-                latents, ENCODE, self.experiment.encode, {"tokens": tokens, "encoder": encoder}, "encode"
-            )
+            places = {"data": f"data.{split}", "holdout": "data.holdout"}
+            made[split] = self.add(_of("tokenize", split), TOKENIZE, section, inputs, "", **places)
         return made
 
-    def train(self, corpus: Mapping[Split, tuple[str, str]]) -> str:
-        tokens, latents = corpus["train"]
-        inputs = {"tokens": tokens, "latents": latents}
-        if self.experiment.train.heldout is not None and "validation" in corpus:
-            inputs["heldout_tokens"], inputs["heldout_latents"] = corpus["validation"]
-        return self.add("train", TRAIN, self.experiment.train, inputs, "train")
+    def encode(self, split: Split, corpus: Mapping[Split, str]) -> str:
+        """The encode step of a split."""
+        pretrain = self.experiment.pretrain
+        encoder = "fetch-encoder"
+        if pretrain is not None:
+            encoder = self.add("pretrain", PRETRAIN, pretrain, {"tokens": "tokenize"}, "pretrain")
+        inputs = {"tokens": corpus[split], "encoder": encoder}
+        return self.add(_of("encode", split), ENCODE, self.experiment.encode, inputs, "encode")
 
-    def texts(self, model: str, corpus: Mapping[Split, tuple[str, str]]) -> dict[str, str]:
+    def train(self, corpus: Mapping[Split, str]) -> str:
+        train = self.experiment.train
+        if self.experiment.weights is not None:
+            return self.imported(self.experiment.weights, corpus)
+        inputs = {"tokens": corpus["train"], "latents": self.encode("train", corpus)}
+        if train.heldout is not None and "validation" in corpus:
+            inputs["heldout_tokens"] = corpus["validation"]
+            inputs["heldout_latents"] = self.encode("validation", corpus)
+        return self.add("train", TRAIN, train, inputs, "train")
+
+    def imported(self, weights: Weights, corpus: Mapping[Split, str]) -> str:
+        """Takes the place of training: a step of the same name."""
+        experiment, train = self.experiment, self.experiment.train
+        section = WeightsStep(
+            tokenize=experiment.tokenize,
+            pairs=experiment.data.train.pairs,
+            model=train.model,
+            latents=train.latents,
+            objective=train.objective,
+        )
+        inputs = {"checkpoint": self.fetch("weights", weights.asset, "weights.asset")}
+        inputs["tokenizer"] = self.steps["tokenize"].inputs["tokenizer"]
+        if experiment.data.train.pairs and experiment.sample:
+            inputs["latents"] = self.encode(experiment.sample[0].split, corpus)
+        places = {name: f"train.{name}" for name in ("model", "latents", "objective")}
+        return self.add("train", WEIGHTS, section, inputs, "", **places)
+
+    def texts(self, model: str, corpus: Mapping[Split, str]) -> dict[str, str]:
         """Sample and control steps by the name their scores go by."""
         made: dict[str, str] = {}
         for index, setting in enumerate(self.experiment.sample):
-            inputs = {"model": model, "tokens": corpus["train"][0]}
+            inputs = {"model": model, "tokens": corpus["train"]}
             if self.experiment.data.train.pairs:
-                inputs["tokens"], inputs["latents"] = corpus[setting.split]
+                inputs |= {"tokens": corpus[setting.split], "latents": self.encode(setting.split, corpus)}
             name = f"sample-{setting.name}"
             made[setting.name] = self.add(name, SAMPLE, setting, inputs, f"sample.{index}")
-        heldout = {"heldout": corpus["validation"][0]} if "validation" in corpus else {}
+        heldout = {"heldout": corpus["validation"]} if "validation" in corpus else {}
         for index, control in enumerate(self.experiment.evaluate.controls):
-            inputs = {"tokens": corpus["train"][0], **heldout}
+            inputs = {"tokens": corpus["train"], **heldout}
             name = f"control-{control.kind}"
             made[control.kind] = self.add(name, CONTROL, control, inputs, f"evaluate.controls.{index}")
         return made
 
-    def scores(self, texts: Mapping[str, str], corpus: Mapping[Split, tuple[str, str]]) -> dict[str, str]:
+    def scores(self, texts: Mapping[str, str], corpus: Mapping[Split, str]) -> dict[str, str]:
         evaluate = self.experiment.evaluate
-        shared = {"tokens": corpus["train"][0]}
+        shared = {"tokens": corpus["train"]}
         if "validation" in corpus:
-            shared["heldout"] = corpus["validation"][0]
+            shared["heldout"] = corpus["validation"]
         if evaluate.judge is not None:
             shared["judge"] = self.fetch("judge", evaluate.judge.asset, "evaluate.judge.asset")
         return {
@@ -221,11 +260,12 @@ def _of(stage: str, split: Split) -> str:
 def plan_experiment(experiment: Experiment) -> Plan:
     """The plan of an experiment. Local input files are read to know their digests; nothing else is touched."""
     builder = _Builder(experiment)
-    corpus = builder.corpus()
+    corpus = builder.tokens()
     model = builder.train(corpus)
     texts = builder.texts(model, corpus)
     scores = builder.scores(texts, corpus)
-    inputs = {"train": model, "tokens": corpus["train"][0], "latents": corpus["train"][1]}
+    inputs = {"train": model, "tokens": corpus["train"]}
+    inputs |= {role: step for role, step in builder.steps[model].inputs.items() if role == "latents"}
     inputs |= {
         f"{'samples' if step.startswith('sample-') else 'controls'}/{name}": step
         for name, step in texts.items()

@@ -40,12 +40,18 @@ def choose_files(names: Iterable[str], repository: str) -> list[str]:
 
 
 def fetch_model(reference: Reference, data: Path, progress: Progress) -> str | None:
-    """Download the chosen files of a model repository into ``data``; returns its declared licence."""
+    """Download a model repository's chosen files, or the one named, into ``data``; returns its declared licence."""
     from huggingface_hub import HfApi, snapshot_download
 
     with explained(reference):
         info = HfApi().model_info(reference.name, revision=reference.version)
-        wanted = choose_files((file.rfilename for file in info.siblings or []), reference.name)
+        there = [file.rfilename for file in info.siblings or []]
+        wanted = [reference.inside] if reference.inside else choose_files(there, reference.name)
+        if reference.inside and reference.inside not in there:
+            raise Failed(
+                f"{reference.name} has no file {reference.inside} at that commit; it has "
+                f"{', '.join(sorted(there)[:20])}."
+            )
         progress.note(f"downloading {len(wanted)} files of {reference.name} from the hub")
         snapshot_download(
             reference.name,

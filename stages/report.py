@@ -62,7 +62,9 @@ def run(section: ReportStep, context: StageContext) -> Mapping[str, JSON]:
     settings = {name: value for name, value in metrics.items() if f"samples/{name}" in inputs}
     controls = {name: value for name, value in metrics.items() if name not in settings}
     tables = make_tables(settings, controls)
-    curves = [curve for curve in read_curves(read_metrics(inputs["train"].path / LOSSES)) if not curve.empty]
+    losses = inputs["train"].path / LOSSES  # imported weights have none
+    curves = read_curves(read_metrics(losses)) if losses.exists() else []
+    curves = [curve for curve in curves if not curve.empty]
     drawings = [draw_curve(curve) for curve in curves]
     frontiers = [drawing for table in tables if (drawing := _frontier(table, metrics))]
     nodes = lineage.trace({call(role): inputs[role] for role in sorted(inputs, key=reading_order)})
@@ -120,13 +122,17 @@ def call(role: str) -> str:
 
 def key_figures(inputs: Mapping[str, Artifact], nodes: Sequence[lineage.Node]) -> list[tuple[str, str]]:
     """The five numbers one asks for first: label and text."""
-    train, tokens, latents = (inputs[role].manifest.facts for role in ("train", "tokens", "latents"))
+    train = inputs["train"].manifest.facts
+    latents = inputs["latents"].manifest.facts if "latents" in inputs else None
     seconds = sum(node.seconds for node in nodes if node.seconds is not None)
     return [
         ("parameters", say_count(train["parameters"])),
         ("optimiser steps", say_count(train["steps"])),
-        ("training tokens seen", say_count(train["tokens"])),
-        ("rows of latents", f"{say_count(tokens['rows'])} × {latents['length']} × {latents['width']}"),
+        ("training tokens seen", say_count(train["tokens"]) if "tokens" in train else "imported"),
+        (
+            "rows of latents",
+            f"{say_count(latents['rows'])} × {latents['length']} × {latents['width']}" if latents else "none",
+        ),
         ("time of all stages", seconds_text(seconds)),
     ]
 

@@ -65,8 +65,20 @@ class Sampling:
                 "weights are damaged or the setting explodes. Try a smaller guidance, or train again."
             )
         head_BN = decode(self.trained.network, z_BLD, self.config, start_B=start_B, count=count)
-        rows = self.vocabulary.to_tokenizer(head_BN.cpu().numpy())
+        rows = self.vocabulary.to_tokenizer(self._known(head_BN.cpu().numpy()))
         return [cut_at_end(row, self.vocabulary.end_id) for row in rows]
+
+    def _known(self, head_BN: np.ndarray) -> np.ndarray:
+        """Head entries beyond the tokenizer (imported heads are padded) read as the unknown token."""
+        beyond, unknown = head_BN >= self.vocabulary.size, self.vocabulary.unknown_id
+        if not beyond.any():
+            return head_BN
+        if unknown is None:
+            raise Failed(
+                f"The model gave id {int(head_BN[beyond][0])}, beyond the tokenizer's {self.vocabulary.size:,}, "
+                "and that has no unknown token to stand for it."
+            )
+        return np.where(beyond, unknown, head_BN)
 
     def _condition(self, places: Sequence[int]) -> Condition | None:
         if self.sources is None:

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,13 @@ from elf.stages.documents import OTHER_SPLIT, Corpus, Document, Skipped, chosen,
 from elf.stages.packing import Packer, PairPacker, RowShards, TextPacker
 from elf.stages.parts import PartMaker, find_duplicates, read_parts
 from elf.stages.rows import COUNTS, ROWS, VOCABULARY
-from elf.stages.vocabulary import TOKENIZER_FILE, TextTokenizer, Vocabulary, load_tokenizer
+from elf.stages.vocabulary import (
+    TOKENIZER_FILE,
+    TextTokenizer,
+    Vocabulary,
+    full_vocabulary,
+    load_tokenizer,
+)
 
 if TYPE_CHECKING:
     from elf.stages.experiment import TokenizeStep
@@ -72,7 +79,7 @@ def run(section: "TokenizeStep", context: StageContext) -> Mapping[str, JSON]:
     _make_parts(section, context, corpus, parts)
     packer = _packer(section, end_id)
     counts, used = _pack(section, context, parts, packer, tokenizer)
-    vocabulary = _vocabulary(section, context, tokenizer, end_id, used)
+    vocabulary = _vocabulary(section, context, tokenizer, used)
     if section.split != "train":
         counts.outside = _count_outside(vocabulary, used)
     _check(counts, packer, corpus, section)
@@ -176,28 +183,17 @@ def _pack(
 
 
 def _vocabulary(
-    section: "TokenizeStep", context: StageContext, tokenizer: TextTokenizer, end_id: int, used: np.ndarray
+    section: "TokenizeStep", context: StageContext, tokenizer: TextTokenizer, used: np.ndarray
 ) -> Vocabulary:
-    settings = section.tokenize
-    ids: tuple[int, ...] | None = None
-    if settings.vocabulary == "used":
-        if section.split == "train":
-            marks = {end_id} | ({tokenizer.unknown_id} if tokenizer.unknown_id is not None else set())
-            ids = tuple(sorted({*np.flatnonzero(used).tolist(), *marks}))
-        else:
-            ids = Vocabulary.read(context.inputs["vocabulary"].path / VOCABULARY).ids
-    return Vocabulary(
-        mode=settings.vocabulary,
-        size=tokenizer.size if ids is None else len(ids),
-        tokenizer_size=tokenizer.size,
-        ids=ids,
-        unknown_id=tokenizer.unknown_id,
-        end_id=end_id,
-        pad_id=end_id if tokenizer.pad_id is None else tokenizer.pad_id,
-        end_token=settings.end_token,
-        length=settings.length,
-        max_source=settings.max_source if section.data.pairs else None,
-    )
+    whole = full_vocabulary(tokenizer, section.tokenize, pairs=section.data.pairs)
+    if section.tokenize.vocabulary == "full":
+        return whole
+    if section.split == "train":
+        marks = {whole.end_id} | ({whole.unknown_id} if whole.unknown_id is not None else set())
+        ids = tuple(sorted({*np.flatnonzero(used).tolist(), *marks}))
+    else:
+        ids = Vocabulary.read(context.inputs["vocabulary"].path / VOCABULARY).ids or ()
+    return replace(whole, mode="used", size=len(ids), ids=ids)
 
 
 def _count_outside(vocabulary: Vocabulary, used: np.ndarray) -> int:

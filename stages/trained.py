@@ -18,7 +18,7 @@ from elf.cache.files import write_atomic
 from elf.cache.manifest import JSON
 from elf.pipeline.errors import Failed
 from elf.pipeline.section import differences
-from elf.stages.checkpoint import Unusable, prove, read, saved_steps
+from elf.stages.checkpoint import Checkpoint, Unusable, prove, read, saved_steps
 from elf.stages.latents import Scale
 from elf.stages.model.config import ModelConfig, ObjectiveConfig
 from elf.stages.model.network import Network
@@ -61,7 +61,8 @@ class Card:
         """Refuse tokens with another vocabulary, or latents of another encoder, than the model was trained on."""
         trained: dict[str, JSON] = {}
         given: dict[str, JSON] = {}
-        if vocabulary is not None:
+        # A head may have more entries than its tokenizer: imported ones do.
+        if vocabulary is not None and vocabulary_digest(vocabulary) != self.vocabulary:
             trained |= {"vocabulary size": self.model.vocabulary, "row length": self.model.length}
             trained |= {"vocabulary": self.vocabulary}
             given |= {"vocabulary size": vocabulary.size, "row length": vocabulary.length}
@@ -105,19 +106,29 @@ class Trained:
 def load_trained(path: Path, weights: Literal["ema", "raw"], device: torch.device | str = "cpu") -> Trained:
     """The last weights of the training artifact in ``path``. Raises Failed naming what is missing or differs."""
     card = Card.read(path / CARD)
+    part = PARTS[weights]
+    found = last_checkpoint(path, part)
+    folder = path / "checkpoints" / f"step_{found.step}"
+    digest = prove(folder, [f"{part}.safetensors"])[f"{part}.safetensors"]
+    network = Network(card.model)
+    load_weights(network, found.ema if weights == "ema" else found.model, source=folder)
+    return Trained(network.to(device).eval().requires_grad_(False), card, digest)
+
+
+def last_checkpoint(path: Path, *parts: str) -> Checkpoint:
+    """The last checkpoint of the training artifact in ``path``, with the named parts, or model and ema.
+
+    Raises Failed where there is none or it is damaged.
+    """
     steps = saved_steps(path / "checkpoints")
     if not steps:
         raise Failed(f"{path}/checkpoints holds no checkpoint, so there are no weights to load. Train again.")
     folder = path / "checkpoints" / f"step_{max(steps)}"
-    part = PARTS[weights]
     try:
-        found = read(folder, [part])
-        digest = prove(folder, [f"{part}.safetensors"])[f"{part}.safetensors"]
+        return read(folder, parts or tuple(PARTS.values()))
     except Unusable as reason:
-        raise Failed(f"The {weights} weights cannot be loaded: {folder} {reason}. Train again.") from reason
-    network = Network(card.model)
-    load_weights(network, found.ema if weights == "ema" else found.model, source=folder)
-    return Trained(network.to(device).eval().requires_grad_(False), card, digest)
+        which = {"ema": "ema ", "model": "raw "}.get(parts[0] if len(parts) == 1 else "", "")
+        raise Failed(f"The {which}weights cannot be loaded: {folder} {reason}. Train again.") from reason
 
 
 def load_weights(network: Network, tensors: Mapping[str, Tensor], *, source: Path) -> None:

@@ -9,13 +9,16 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from elf.cache.files import write_atomic
 from elf.pipeline.errors import Failed, Misconfigured
+
+if TYPE_CHECKING:
+    from elf.stages.config import Tokenize
 
 TOKENIZER_FILE = "tokenizer.json"
 
@@ -180,6 +183,23 @@ class Vocabulary:
         if vocabulary.size != known or (vocabulary.ids or (0,)) != tuple(sorted(vocabulary.ids or (0,))):
             raise Failed(f"{path} says size {vocabulary.size}, but lists {known} ids in order.")
         return vocabulary
+
+
+def full_vocabulary(tokenizer: TextTokenizer, settings: "Tokenize", *, pairs: bool) -> Vocabulary:
+    """The vocabulary whose head knows the whole tokenizer. Raises Misconfigured for an unknown end mark."""
+    end_id = tokenizer.end_id(settings.end_token)
+    return Vocabulary(
+        mode="full",
+        size=tokenizer.size,
+        tokenizer_size=tokenizer.size,
+        ids=None,
+        unknown_id=tokenizer.unknown_id,
+        end_id=end_id,
+        pad_id=end_id if tokenizer.pad_id is None else tokenizer.pad_id,
+        end_token=settings.end_token,
+        length=settings.length,
+        max_source=settings.max_source if pairs else None,
+    )
 
 
 def _check(ids: np.ndarray, size: int, sizes: str) -> None:

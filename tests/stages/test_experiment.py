@@ -111,10 +111,31 @@ def test_local_files_are_known_by_their_bytes(settings: dict[str, Any], tmp_path
 
 
 def test_both_splits_come_from_one_corpus_and_one_encoder(settings: dict[str, Any]) -> None:
-    plan = planned(settings)
+    plan = planned(settings, train__heldout={"every": 5})
     assert {"encode", "encode-validation", "tokenize-validation"} <= set(plan.names())
     assert plan["tokenize"].input_keys["documents"] == plan["tokenize-validation"].input_keys["documents"]
     assert plan["tokenize"].key != plan["tokenize-validation"].key
     assert "vocabulary" not in plan["tokenize-validation"].input_keys
     used = planned(settings, tokenize__vocabulary="used")
     assert used["tokenize-validation"].input_keys["vocabulary"] == used["tokenize"].key
+
+
+def test_only_splits_that_somebody_reads_are_encoded(settings: dict[str, Any]) -> None:
+    plain = planned(settings)
+    assert [name for name in plain.names() if name.startswith("encode")] == ["encode"]
+    assert "tokenize-validation" in plain.names()
+
+
+def test_weights_from_outside_take_the_place_of_training(settings: dict[str, Any], tmp_path: Path) -> None:
+    trained, file = planned(settings), tmp_path / "elf.pt"
+    file.write_bytes(b"weights")
+    plan = planned(settings, weights={"asset": {"uri": f"path:{file}"}})
+    assert plan["train"].step.spec.name == "weights"
+    assert plan["train"].input_keys["checkpoint"] == plan["fetch-weights"].key
+    assert plan["train"].input_keys["tokenizer"] == plan["tokenize"].input_keys["tokenizer"]
+    assert not [name for name in plan.names() if name.startswith("encode")]
+    assert plan["tokenize"].key == trained["tokenize"].key
+    assert plan["sample-ode"].key != trained["sample-ode"].key
+    assert list(plan.select("weights")) == ["train"]
+    file.write_bytes(b"others!")
+    assert planned(settings, weights={"asset": {"uri": f"path:{file}"}})["train"].key != plan["train"].key

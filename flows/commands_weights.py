@@ -1,0 +1,53 @@
+"""``elf import`` and ``elf export``: weights from and to the authors' program."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from elf.flows.request import RUNS, load_request
+from elf.flows.terminal import Narrator, make_console, make_progress
+from elf.pipeline.errors import Failed, Misconfigured
+from elf.pipeline.runner import materialise
+from elf.pipeline.runs import link_runs, read_run
+from elf.pipeline.wording import bytes_text
+
+
+def import_weights(checkpoint: str, config: str, overrides: Sequence[str], store: str | None) -> None:
+    """Build the step that stands in for ``config``'s training, and what it needs of it; nothing more."""
+    uri = checkpoint if checkpoint.startswith(("path:", "hub:")) else f"path:{checkpoint}"
+    name = f"{Path(config).stem}-{Path(checkpoint.rpartition('#')[2]).stem}"
+    settings = [f"weights.asset.uri={uri}", f"name={name}", *overrides]
+    request = load_request(config, settings, store)
+    out = make_console()
+    outcomes = materialise(
+        request.plan,
+        request.store,
+        watch=Narrator(out, request.plan),
+        progress=make_progress(out),
+        until="weights",
+    )
+    folder = link_runs(RUNS, request.experiment.name, request.experiment, outcomes)
+    facts = outcomes["train"].artifact.manifest.facts
+    made = f"{facts['parameters']:,} parameters after {facts['steps']:,} steps: {folder / 'train'}"
+    out.print(made, highlight=False, soft_wrap=True)
+    command = f"elf run {config} --set {' '.join(settings)}"
+    out.print(f"Sample and score them: {command}", highlight=False, soft_wrap=True)
+
+
+def export_weights(run: str, file: str) -> None:
+    """Write the last checkpoint of a run's ``train``. Raises Failed where there is none or the file exists."""
+    from elf.stages.authors import SUFFIXES, write_file
+    from elf.stages.trained import last_checkpoint
+
+    path = Path(file)
+    if path.suffix not in SUFFIXES:
+        raise Misconfigured(
+            f"{file} should end in one of {', '.join(SUFFIXES)}, as checkpoints of torch.save do."
+        )
+    if path.exists():
+        raise Failed(f"{file} exists already; name another file or remove it.")
+    trained = read_run(RUNS, run).steps.get("train")
+    if trained is None:
+        raise Failed(f"The run '{run}' has no finished train step; `elf run {run} --until train` makes one.")
+    found = last_checkpoint(trained.path)
+    write_file(path, found.model, found.ema, found.step)
+    make_console().print(f"Wrote {file}, {bytes_text(path.stat().st_size)}.", highlight=False)

@@ -1,0 +1,98 @@
+"""The file of the authors' PyTorch program: a `torch.save`d dict of weights under their names.
+
+    {"params": {name: tensor}, "ema_params1": {name: tensor}, "step": n, optimiser state …}
+
+Decode kernels lie there as (in, out). A pickle is a program, so it is read with `weights_only`: tensors and plain
+containers, nothing else. Names may carry what DDP or torch.compile put in front.
+"""
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elf.cache.files import temporary_beside, writing
+from elf.pipeline.errors import Failed
+from elf.stages.model.naming import from_authors, to_authors
+
+RAW, EMA, STEP = "params", "ema_params1", "step"
+SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Foreign:
+    """What such a file holds, still under its own names; `left_out` are its other keys (optimiser state …)."""
+
+    raw: Mapping[str, Tensor]
+    ema: Mapping[str, Tensor]
+    step: int
+    left_out: tuple[str, ...]
+
+
+def find_file(folder: Path) -> Path:
+    """The one checkpoint file in a fetched folder. Raises Failed for none or several."""
+    found = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES)
+    if len(found) != 1:
+        names = ", ".join(path.name for path in found) or "none"
+        raise Failed(
+            f"One checkpoint file ({', '.join(SUFFIXES)}) is wanted and {folder} holds: {names}. Name the file itself: "
+            "path:FILE, or hub:REPO@COMMIT#FILE."
+        )
+    return found[0]
+
+
+def read_file(path: Path) -> Foreign:
+    """Read a checkpoint without running anything in it. Raises Failed naming what is missing."""
+    try:
+        plain: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=False)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, OSError) as error:
+        reason = str(error).strip().split("\n", 1)[0]
+        raise Failed(
+            f"{path} is no checkpoint that can be read safely ({reason}). It must be a torch.save of tensors in plain "
+            "dicts; a file that needs code of its own to load is refused."
+        ) from error
+    if not isinstance(plain, Mapping):
+        raise Failed(f"{path} holds a {type(plain).__name__}; a dict with '{RAW}' and '{EMA}' is wanted.")
+    for key in (RAW, EMA):
+        part = plain.get(key)
+        if not isinstance(part, Mapping) or not all(isinstance(value, Tensor) for value in part.values()):
+            raise Failed(
+                f"{path} has no '{key}' that maps names to tensors; it holds "
+                f"{', '.join(map(repr, plain)) or 'nothing'}. An ELF checkpoint of the authors' "
+                "program has both the weights and their average."
+            )
+    step = plain.get(STEP, 0)
+    return Foreign(
+        raw=plain[RAW],
+        ema=plain[EMA],
+        step=step if type(step) is int and step >= 0 else 0,
+        left_out=tuple(sorted(str(key) for key in plain if key not in (RAW, EMA, STEP))),
+    )
+
+
+def translate(tensors: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
+    """Their weights under our names. Raises Failed for a name that no ELF has."""
+    try:
+        return {name: tensor.contiguous() for name, tensor in from_authors(tensors).items()}
+    except ValueError as error:
+        raise Failed(f"{path} holds weights of another program: {error}.") from error
+
+
+def write_file(path: Path, raw: Mapping[str, Tensor], ema: Mapping[str, Tensor], step: int) -> None:
+    """Write our weights as their program does. Raises Failed for a network it does not know (adaLN …)."""
+    try:
+        parts = {RAW: to_authors(raw), EMA: to_authors(ema)}
+    except ValueError as error:
+        raise Failed(f"These weights have no form in the authors' program: {error}.") from error
+    temporary = temporary_beside(path)
+    try:
+        with writing(path):
+            with temporary.open("wb") as stream:
+                torch.save({**parts, STEP: step}, stream)
+            temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
