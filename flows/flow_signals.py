@@ -3,13 +3,14 @@
 import ctypes
 import os
 import signal
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 
 _PR_SET_PDEATHSIG = 1
-_again: list[Callable[[], None]] = []
+_arrived: list[int] = []
+"""The reading end of a pipe into which the interpreter writes every signal's number, while in a flow."""
 
 
 @contextmanager
@@ -17,29 +18,33 @@ def heeding_termination() -> Iterator[None]:
     """Remember SIGTERM while inside, so that ``heed_termination`` can raise what Prefect raised for it again.
 
     Prefect raises from its signal handler, wherever the main thread is: in a library that swallows everything the
-    exception is lost and the run would go on until it is killed.
+    exception is lost and the run would go on until it is killed. Its handler must stay in its place, or it takes
+    no cancellation for one: so the signal is read where the interpreter wakes up an event loop.
     """
-    before = signal.getsignal(signal.SIGTERM)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-
-    def remember(number: int, frame: FrameType | None) -> None:
-        _again.append(lambda: before(number, frame))
-        before(number, frame)
-
-    _again.clear()
-    signal.signal(signal.SIGTERM, remember)
+    reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    _arrived.append(reading)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        _arrived.remove(reading)
+        signal.set_wakeup_fd(before)
+        os.close(reading)
+        os.close(writing)
 
 
 def heed_termination() -> None:
-    """Raise again if SIGTERM arrived; the main thread of a flow only."""
-    if _again and threading.current_thread() is threading.main_thread():
-        _again[0]()
+    """Raise again if SIGTERM arrived and nothing is being cleaned up; the main thread of a flow only."""
+    if _arrived and sys.exception() is None and threading.current_thread() is threading.main_thread():
+        try:
+            numbers = os.read(_arrived[-1], 64)
+        except BlockingIOError:
+            return
+        if signal.SIGTERM in numbers:
+            signal.raise_signal(signal.SIGTERM)
 
 
 def follow_parent() -> None:

@@ -7,6 +7,7 @@ lease's lock until the last one is gone.
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -24,6 +25,7 @@ from elf.pipeline.stage import Compute, StageContext, StageSpec
 GRACE = 25.0
 """Seconds between SIGTERM and SIGKILL; below Prefect's 30."""
 POLL = 0.1
+_ENDED_BY = re.compile(r"died with <Signals\.(\w+): \d+>")
 KEEP_FREED = {
     "MALLOC_MMAP_THRESHOLD_": str(8 * 2**30),
     "MALLOC_TRIM_THRESHOLD_": str(16 * 2**30),
@@ -47,13 +49,14 @@ def run_child(
         leftover.unlink(missing_ok=True)
     job = context.aux / "job.json"
     write_atomic(job, json.dumps(_job(spec, section, context, events), indent=1))
+    before = log.stat().st_size if log.exists() else 0
     code = _supervised(_command(spec, context.compute, job), context, log, events, lock)
     if failure.exists():
         told = json.loads(failure.read_text())
         raise (Misconfigured if told["misconfigured"] else Failed)(told["text"])
     if code != 0 or not facts.exists():
-        last = _last_words(log)
-        raise Failed(f"The {spec.name} process ended with exit code {code}{last}. Its whole log is {log}.")
+        how = _how_it_ended(code, log.read_bytes()[before:].decode(errors="replace"))
+        raise Failed(f"The {spec.name} process {how}. Its whole log is {log}.")
     found = cast("dict[str, JSON]", json.loads(facts.read_text()))
     for done in (events, facts, job):
         done.unlink()
@@ -135,8 +138,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.wait()
 
 
-def _last_words(log: Path) -> str:
-    """The last line of the log that says something, as a clause."""
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()[-40:] if line.strip()]
+def _how_it_ended(code: int, said: str) -> str:
+    """What became of a child that left no word of its own, from its part of the log."""
+    if signals := _ENDED_BY.findall(said):
+        cause = ", perhaps for want of memory" if signals[-1] == "SIGKILL" else ""
+        return f"was ended by {signals[-1]}{cause}; the same command goes on from what it had saved"
+    lines = [line.strip() for line in said.splitlines()[-40:] if line.strip()]
     telling = [line for line in lines if "Error" in line and "CalledProcessError" not in line] or lines
-    return f"; its last words: {telling[-1][:300]}" if telling else ""
+    return f"ended with exit code {code}" + (f"; its last words: {telling[-1][:300]}" if telling else "")

@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +89,13 @@ class Replay:
             self.bars.pop(event["close"])[0].close()
 
     def close(self) -> None:
-        """Close the bars that a dead child left open."""
+        """Close the bars that a dead child left open: as broken off, so that nobody says they were finished."""
         self.poll()
         for stack, _ in self.bars.values():
-            stack.close()
+            with suppress(_BrokenOff), stack:
+                raise _BrokenOff
         self.bars.clear()
+
+
+class _BrokenOff(Exception):
+    """The child ended before what it counted was done."""

@@ -25,7 +25,7 @@ SUPPORT = Path(__file__).parent.parent / "support"
 
 
 class Toy(Section):
-    ending: Literal["well", "crash", "refuse", "hang"] = "well"
+    ending: Literal["well", "crash", "refuse", "die", "hang"] = "well"
 
 
 SPEC = StageSpec("toy", Toy, "", (), version=1, launch=Launch.ACCELERATE, worker="toy_worker")
@@ -36,7 +36,7 @@ def _worker_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(SUPPORT))
 
 
-def plan(ending: Literal["well", "crash", "refuse", "hang"]) -> Plan:
+def plan(ending: Literal["well", "crash", "refuse", "die", "hang"]) -> Plan:
     return Plan([Step("toy", SPEC, Toy(ending=ending), compute=Compute(device="cpu", threads=2))])
 
 
@@ -59,6 +59,16 @@ def test_a_refusal_is_told_in_the_childs_words(store: Store, watch: Recorder, qu
 
 def test_a_crash_names_its_last_words_and_its_log(store: Store, watch: Recorder, quiet: LineProgress) -> None:
     with pytest.raises(Failed, match=r"something broke here.*log\.txt"):
+        materialise(plan("crash"), store, watch=watch, progress=quiet)
+
+
+def test_a_child_that_was_killed_is_called_that(store: Store, watch: Recorder, quiet: LineProgress) -> None:
+    with pytest.raises(Failed, match=r"toy process was ended by SIGKILL.*the same command goes on"):
+        materialise(plan("die"), store, watch=watch, progress=quiet)
+    log = next(store.root.glob(".building/toy/*/aux/log.txt")).read_text()
+    assert "working: 0 of 3" in log
+    assert "working: finished" not in log
+    with pytest.raises(Failed, match=r"something broke here"):
         materialise(plan("crash"), store, watch=watch, progress=quiet)
 
 

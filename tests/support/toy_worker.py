@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -18,6 +19,8 @@ with progress.bar("working", 3, unit="things") as bar:
         bar.advance(1, loss=0.5)
     if ending == "crash":
         raise ValueError("something broke here")
+    if ending == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
     if ending == "hang":
         (aux / "pid").write_text(str(os.getpid()))
         time.sleep(60)
