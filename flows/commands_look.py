@@ -12,7 +12,7 @@ from elf.cache.store import Artifact
 from elf.flows.request import RUNS, load_request
 from elf.flows.score_table import read_scores, score_notes, score_table
 from elf.flows.terminal import make_console
-from elf.pipeline.explain import Explanation, explain
+from elf.pipeline.explain import Explainer, Explanation
 from elf.pipeline.runs import PAGE, RESOLVED, RunRecord, list_runs, read_run
 from elf.pipeline.wording import bytes_text, count_of, seconds_text, size_of
 
@@ -23,7 +23,8 @@ def show_why(
     """Explain one stage or step, or all of a plan."""
     request = load_request(config, overrides, store)
     names = request.plan.names() if stage is None else request.plan.select(stage)
-    told = [explain(request.plan, name, request.store) for name in names]
+    explainer = Explainer(request.plan, request.store)
+    told = [explainer.explain(name) for name in names]
     if as_json:
         print(json.dumps([_plain_explanation(each) for each in told], indent=1))
         return
@@ -118,6 +119,10 @@ def _plain_explanation(told: Explanation) -> dict[str, Any]:
         "state": "build" if told.found is None else "hit",
         "nearest": None if told.nearest is None else told.nearest.manifest.fingerprint,
         "changes": [{"setting": each.place, "old": each.old, "new": each.new} for each in told.changes],
+        "causes": [
+            {"setting": each.place, "old": each.old, "new": each.new, "way": way}
+            for each, way in told.causes()
+        ],
         "upstream": [_plain_explanation(each) for each in told.upstream],
     }
 

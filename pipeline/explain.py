@@ -9,6 +9,10 @@ from elf.cache.manifest import JSON, Fingerprint, Manifest, short
 from elf.cache.store import Artifact, Store
 from elf.pipeline.plan import Plan, Planned
 from elf.pipeline.section import differences
+from elf.pipeline.wording import seconds_text
+
+UNKNOWN = 100
+"""How far an input lies that is of another stage, or gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,80 +41,129 @@ class Explanation:
     upstream: tuple["Explanation", ...]
 
     def lines(self) -> Iterator[str]:
-        """The explanation as text, indented under the step it is about."""
+        """The explanation as text: what differs, and for what differs upstream the way from there to here."""
         step = self.planned.step
         title = f"{step.name}  {short(self.planned.key)}"
         if self.found is not None:
             made = self.found.manifest.provenance
-            yield f"{title}  hit: built {made.started} on {made.host} in {made.seconds:.0f} s"
+            yield f"{title}  hit: built {_minute(made.started)} on {made.host} in {seconds_text(made.seconds)}"
             return
         if self.nearest is None:
             yield f"{title}  build: the store holds no other {step.spec.name} of this kind"
             return
         made = self.nearest.manifest
-        yield f"{title}  build: nearest is {short(made.fingerprint)} of {made.provenance.started}"
-        for change in self.changes:
-            yield f"  {change}"
-        for cause in self.upstream:
-            for line in cause.lines():
-                yield f"  {line}"
+        yield f"{title}  build: nearest is {short(made.fingerprint)} of {_minute(made.provenance.started)}"
+        for change, way in self.causes():
+            yield f"  {change}" if len(way) == 1 else f"  {change}  ({' → '.join(way)})"
+
+    def causes(self) -> Iterator[tuple[Change, tuple[str, ...]]]:
+        """Every changed setting once, nearest steps first, with the names of the steps from it to this one."""
+        waiting: list[tuple[Explanation, tuple[str, ...]]] = [(self, ())]
+        seen: set[str] = set()
+        for told, below in waiting:
+            way = (told.planned.step.name, *below)
+            for change in told.changes:
+                if str(change) not in seen:
+                    seen.add(str(change))
+                    yield change, way
+            waiting += [(cause, way) for cause in told.upstream]
 
 
 def explain(plan: Plan, name: str, store: Store) -> Explanation:
     """Why the step ``name`` is a hit or must be built, following changed inputs upstream."""
-    planned = plan[name]
-    found = _find(store, planned.step.spec.name, planned.key)
-    if found is not None:
-        return Explanation(planned, found, None, (), ())
-    nearest = _nearest(planned, store)
-    if nearest is None:
-        return Explanation(planned, None, None, (), ())
-    return _against(plan, planned, nearest, store)
+    return Explainer(plan, store).explain(name)
 
 
-def _against(plan: Plan, planned: Planned, old: Artifact, store: Store) -> Explanation:
-    """What separates the wanted step from ``old``."""
-    changes = tuple(
-        Change(_place(planned, path), before, after)
-        for path, before, after in differences(_payload(old.manifest), dict(planned.payload))
-        if not path.startswith("inputs.")
-    )
-    upstream: list[Explanation] = []
-    for role, key in planned.input_keys.items():
-        before = old.manifest.inputs.get(role)
-        if before == key:
-            continue
-        source = plan[planned.step.inputs[role]]
-        earlier = _find(store, source.step.spec.name, before) if before is not None else None
-        if earlier is None:
-            words = f"another {source.step.spec.name} ({short(before)})" if before else "(absent)"
-            changes += (Change(f"input {role}", words, short(key)),)
-        else:
-            upstream.append(_against(plan, source, earlier, store))
-    return Explanation(planned, None, old, changes, tuple(upstream))
+class Explainer:
+    """Explains steps of one plan; each manifest is read once."""
+
+    def __init__(self, plan: Plan, store: Store) -> None:
+        self._plan, self._store = plan, store
+        self._found: dict[tuple[str, str], Artifact | None] = {}
+        self._others: dict[str, list[Artifact]] = {}
+        self._told: dict[tuple[str, str], Explanation] = {}
+        self._far: dict[tuple[str, str], int] = {}
+
+    def explain(self, name: str) -> Explanation:
+        """Why the step ``name`` is a hit or must be built."""
+        planned = self._plan[name]
+        found = self._find(planned.step.spec.name, planned.key)
+        if found is not None:
+            return Explanation(planned, found, None, (), ())
+        nearest = self._nearest(planned)
+        if nearest is None:
+            return Explanation(planned, None, None, (), ())
+        return self._against(planned, nearest)
+
+    def _against(self, planned: Planned, old: Artifact) -> Explanation:
+        """What separates the wanted step from ``old``."""
+        pair = planned.step.name, old.manifest.fingerprint
+        if pair not in self._told:
+            changes = tuple(
+                Change(_place(planned, path), before, after)
+                for path, before, after in differences(_payload(old.manifest), dict(planned.payload))
+                if not path.startswith("inputs.")
+            )
+            upstream: list[Explanation] = []
+            for role, source, before, earlier in self._changed(planned, old):
+                if earlier is None:
+                    words = f"another {source.step.spec.name} ({short(before)})" if before else "(absent)"
+                    changes += (Change(f"input {role}", words, short(source.key)),)
+                else:
+                    upstream.append(self._against(source, earlier))
+            self._told[pair] = Explanation(planned, None, old, changes, tuple(upstream))
+        return self._told[pair]
+
+    def _changed(
+        self, planned: Planned, old: Artifact
+    ) -> Iterator[tuple[str, Planned, str | None, Artifact | None]]:
+        """Role, wanted step, earlier key and earlier artifact of each input that is another than that of ``old``."""
+        for role, key in planned.input_keys.items():
+            before = old.manifest.inputs.get(role)
+            if before != key:
+                source = self._plan[planned.step.inputs[role]]
+                yield role, source, before, self._find(source.step.spec.name, before) if before else None
+
+    def _nearest(self, planned: Planned) -> Artifact | None:
+        """The finished artifact of this stage that differs in the fewest settings, upstream ones included; the
+        youngest of equals."""
+        stage = planned.step.spec.name
+        if stage not in self._others:
+            self._others[stage] = list(self._store.artifacts(stage, on_damaged=lambda fault: None))
+        alike = [
+            other
+            for other in self._others[stage]
+            if other.manifest.inputs.keys() == planned.input_keys.keys()
+        ]
+        return min(
+            alike, key=lambda other: (self._distance(planned, other), _reversed_time(other)), default=None
+        )
+
+    def _distance(self, planned: Planned, other: Artifact) -> int:
+        """Differing settings; an input that cannot be followed counts as many."""
+        pair = planned.step.name, other.manifest.fingerprint
+        if pair not in self._far:
+            differing = differences(_payload(other.manifest), dict(planned.payload))
+            own = sum(1 for path, _, _ in differing if not path.startswith("inputs."))
+            self._far[pair] = own + sum(
+                UNKNOWN if earlier is None else self._distance(source, earlier)
+                for _, source, _, earlier in self._changed(planned, other)
+            )
+        return self._far[pair]
+
+    def _find(self, stage: str, key: str) -> Artifact | None:
+        pair = stage, key
+        if pair not in self._found:
+            try:
+                self._found[pair] = self._store.find(stage, Fingerprint(key))
+            except Damaged:
+                self._found[pair] = None
+        return self._found[pair]
 
 
 def _place(planned: Planned, path: str) -> str:
     inside = path.removeprefix("identity.")
     return planned.step.place_of(inside) if inside != path else f"{planned.step.spec.name} {path}"
-
-
-def _nearest(planned: Planned, store: Store) -> Artifact | None:
-    """The finished artifact of this stage that differs in the fewest settings; the youngest of equals.
-
-    A changed input counts less than a changed setting would hide: inputs are compared as one field each.
-    """
-    others = store.artifacts(planned.step.spec.name, on_damaged=lambda fault: None)
-    candidates = [
-        (_distance(planned, other), _reversed_time(other), other)
-        for other in others
-        if other.manifest.inputs.keys() == planned.input_keys.keys()
-    ]
-    return min(candidates, key=lambda each: each[:2])[2] if candidates else None
-
-
-def _distance(planned: Planned, other: Artifact) -> int:
-    return sum(1 for _ in differences(_payload(other.manifest), dict(planned.payload)))
 
 
 def _reversed_time(artifact: Artifact) -> tuple[int, ...]:
@@ -126,11 +179,8 @@ def _payload(manifest: Manifest) -> dict[str, JSON]:
     }
 
 
-def _find(store: Store, stage: str, key: str) -> Artifact | None:
-    try:
-        return store.find(stage, Fingerprint(key))
-    except Damaged:
-        return None
+def _minute(started: str) -> str:
+    return started[:16].replace("T", " ")
 
 
 def _show(value: JSON) -> str:

@@ -1,11 +1,15 @@
 """Why a step is built: the first differing settings, by their names in the configuration."""
 
-from toy_stages import Count, Recorder, Words, toy_plan
+import shutil
+
+from toy_stages import COUNT, WORDS, Count, Recorder, Words, toy_plan
 
 from elf.cache.store import Store
 from elf.pipeline.explain import explain
+from elf.pipeline.plan import Plan, Step
 from elf.pipeline.progress import LineProgress
 from elf.pipeline.runner import materialise
+from elf.pipeline.stage import StageSpec
 
 
 def test_an_empty_store_has_nothing_near(store: Store) -> None:
@@ -39,4 +43,66 @@ def test_the_nearest_of_several_is_taken(store: Store, watch: Recorder, quiet: L
         materialise(toy_plan(words, count), store, watch=watch, progress=quiet)
     told = explain(toy_plan(Words(), Count(scale=2)), "count", store)
     assert [change.place for change in told.changes] == ["count.scale"]
+    assert told.upstream == ()
+
+
+def house(one: str = "one two", two: str = "three", scale: float = 1.0) -> Plan:
+    """Two texts, counted apart and summed up by a step that takes both counts and the first text."""
+    both = StageSpec("both", Count, "toy_stages:make_nothing", ("*",), version=1)
+    return Plan(
+        [
+            Step("words-one", WORDS, Words(text=one), prefix="words.0"),
+            Step("words-two", WORDS, Words(text=two), prefix="words.1"),
+            Step("count-one", COUNT, Count(scale=scale), {"words": "words-one"}, prefix="count.0"),
+            Step("count-two", COUNT, Count(scale=scale), {"words": "words-two"}, prefix="count.1"),
+            Step(
+                "both",
+                both,
+                Count(),
+                {"a": "count-one", "b": "count-two", "words": "words-one"},
+                prefix="both",
+            ),
+        ]
+    )
+
+
+def test_the_way_from_a_changed_setting_is_told_once_and_short(
+    store: Store, watch: Recorder, quiet: LineProgress
+) -> None:
+    materialise(house(), store, watch=watch, progress=quiet)
+    changed = house(one="one", two="three four", scale=2.0)
+    title, *causes = explain(changed, "both", store).lines()
+    assert title.startswith("both  ")
+    assert causes == [
+        "  count.0.scale: 1.0 → 2.0  (count-one → both)",
+        "  count.1.scale: 1.0 → 2.0  (count-two → both)",
+        '  words.0.text: "one two" → "one"  (words-one → both)',
+        '  words.1.text: "three" → "three four"  (words-two → count-two → both)',
+    ]
+
+
+def test_an_artifact_near_upstream_is_nearer_than_a_young_one(
+    store: Store, watch: Recorder, quiet: LineProgress
+) -> None:
+    first = house(one="a b c", two="d e f g")
+    materialise(first, store, watch=watch, progress=quiet, until="count-one")
+    materialise(first, store, watch=watch, progress=quiet)
+    wanted = Plan(
+        [
+            Step("words", WORDS, Words(text="a b c", limit=2), prefix="words"),
+            Step("count", COUNT, Count(), {"words": "words"}, prefix="count"),
+        ]
+    )
+    told = explain(wanted, "count", store)
+    assert [(str(change), way) for change, way in told.causes()] == [
+        ("words.limit: (absent) → 2", ("words", "count"))
+    ]
+
+
+def test_an_input_that_is_gone_is_said_so(store: Store, watch: Recorder, quiet: LineProgress) -> None:
+    plan = toy_plan()
+    materialise(plan, store, watch=watch, progress=quiet)
+    shutil.rmtree(store.path("words", plan["words"].key))
+    told = explain(toy_plan(Words(text="one")), "count", store)
+    assert [change.place for change in told.changes] == ["input words"]
     assert told.upstream == ()

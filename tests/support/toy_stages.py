@@ -47,6 +47,10 @@ def make_count(section: Count, context: StageContext) -> Mapping[str, JSON]:
     return {"count": len(words) * section.scale}
 
 
+def make_nothing(section: Section, context: StageContext) -> Mapping[str, JSON]:
+    return {}
+
+
 HERE = "toy_stages"
 WORDS = StageSpec("words", Words, f"{HERE}:make_words", (), version=1, neutral={"limit": None})
 COUNT = StageSpec("count", Count, f"{HERE}:make_count", ("words",), version=1)
