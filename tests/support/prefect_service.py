@@ -70,7 +70,7 @@ class Service:
         assert self.server is None
         arguments = ["server", "start", "--host", "127.0.0.1", "--port", str(self.port)]
         self.server = self._start(arguments, self.server_log)
-        wait_until(self.answers, 120, lambda: f"the server did not come up:\n{self.server_log.read_text()}")
+        wait_until(self.answers, PATIENCE, lambda: f"the server did not come up:\n{self.server_log.read_text()}")
 
     def start_worker(self) -> None:
         """Start a worker (again) and wait until the server knows that it is there."""
