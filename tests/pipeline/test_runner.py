@@ -1,18 +1,25 @@
 """The runner: reuse, selection, force, failure, races."""
 
+import os
 import shutil
+import subprocess
+import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import toy_stages
 from toy_stages import BUILT, Count, Recorder, Words, toy_plan
 
-from elf.cache.errors import Damaged
+from elf.cache.errors import Damaged, StoreBusy
+from elf.cache.manifest import Fingerprint
 from elf.cache.store import Store
-from elf.pipeline.errors import Failed
+from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.plan import Plan
 from elf.pipeline.progress import LineProgress
 from elf.pipeline.runner import Outcome, materialise, needed
+from elf.pipeline.stage import StageContext
 
 
 def run(
@@ -112,15 +119,165 @@ def test_an_input_with_a_missing_file_is_refused_before_it_is_used(
         run(toy_plan(count=Count(scale=9)), store, watch, quiet)
 
 
+def by_link(path: Path) -> None:
+    kept = path.with_name("elsewhere")
+    path.rename(kept)
+    path.symlink_to(kept)
+
+
+def emptied(path: Path) -> None:
+    path.unlink()
+    path.touch()
+
+
+FILE_HARM: dict[str, tuple[Callable[[Path], object], str]] = {
+    "gone": (Path.unlink, "words.json is missing"),
+    "cut": (emptied, "words.json holds 0 bytes, the manifest says"),
+    "a link": (by_link, "words.json is a link"),
+    "joined": (lambda path: path.with_name("stranger").touch(), "stranger is not named in the manifest"),
+}
+
+
+@pytest.mark.parametrize("harm", FILE_HARM)
+@pytest.mark.parametrize("asked", ["words", "count"], ids=["reused", "taken as an input"])
+def test_an_artifact_whose_files_changed_is_neither_reused_nor_taken(
+    store: Store, watch: Recorder, quiet: LineProgress, harm: str, asked: str
+) -> None:
+    plan = toy_plan()
+    run(plan, store, watch, quiet, until="words")
+    do, words = FILE_HARM[harm]
+    do(store.path("words", plan["words"].key) / "words.json")
+    with pytest.raises(Damaged, match=words):
+        run(plan, store, watch, quiet, only=asked)
+    assert BUILT == ["words"]
+    run(plan, store, watch, quiet, until=asked, force=frozenset({"words"}))
+    assert BUILT[1] == "words"
+
+
+def test_a_folder_of_the_store_may_be_no_link(
+    store: Store, watch: Recorder, quiet: LineProgress, tmp_path: Path
+) -> None:
+    plan = toy_plan()
+    run(plan, store, watch, quiet)
+    for place in (store.root / "words", store.path("words", plan["words"].key)):
+        moved = tmp_path / "moved"
+        place.rename(moved)
+        place.symlink_to(moved)
+        with pytest.raises(Damaged, match=f"{place} is a link"):
+            run(plan, store, watch, quiet)
+        place.unlink()
+        moved.rename(place)
+    assert all(outcome.reused for outcome in run(plan, store, watch, quiet).values())
+
+
+READER = """
+import sys
+from pathlib import Path
+from elf.cache.store import Store
+store, key, used = Store(Path(sys.argv[1])), sys.argv[2], sys.argv[3]
+with store.building("count", key, uses=[("words", used)]):
+    print("reading", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_what_another_process_builds_from_is_not_replaced(
+    store: Store, watch: Recorder, quiet: LineProgress
+) -> None:
+    plan = toy_plan()
+    run(plan, store, watch, quiet)
+    before = (store.path("words", plan["words"].key) / "manifest.json").read_bytes()
+    command = [sys.executable, "-c", READER, str(store.root), "0" * 64, plan["words"].key]
+    reader = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert reader.stdout is not None
+    assert reader.stdout.readline() == "reading\n"
+    with pytest.raises(StoreBusy, match=rf"words .* is being read by process {reader.pid} .*not replaced"):
+        run(plan, store, watch, quiet, force=frozenset({"words"}))
+    assert BUILT == ["words", "count"], "and nothing was built in vain"
+    assert (store.path("words", plan["words"].key) / "manifest.json").read_bytes() == before
+    reader.kill()
+    reader.communicate()
+    again = run(plan, store, watch, quiet, force=frozenset({"words"}))
+    assert again["words"].compared == "identical"
+
+
+def test_what_is_read_by_the_end_of_a_rebuild_stays(
+    store: Store, watch: Recorder, quiet: LineProgress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = toy_plan()
+    run(plan, store, watch, quiet)
+    make, readers = toy_stages.make_words, []
+
+    def slow(section: Words, context: StageContext):
+        reading = Store(store.root).building(
+            "count", Fingerprint("1" * 64), uses=[("words", plan["words"].key)]
+        )
+        reading.__enter__()
+        readers.append(reading)
+        return make(section, context)
+
+    monkeypatch.setattr(toy_stages, "make_words", slow)
+    with pytest.raises(StoreBusy, match=f"read by process {os.getpid()}"):
+        run(plan, store, watch, quiet, force=frozenset({"words"}))
+    readers.pop().__exit__(None, None, None)
+    monkeypatch.setattr(toy_stages, "make_words", make)
+    assert run(plan, store, watch, quiet, force=frozenset({"words"}))["words"].compared == "identical"
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"only": "count", "until": "words"}, "give one of them"),
+        (
+            {"until": "words", "force": frozenset({"count"})},
+            "--force count has no step that --until words reaches",
+        ),
+        (
+            {"only": "count", "force": frozenset({"words"})},
+            "--force words has no step that --only count reaches",
+        ),
+    ],
+)
+def test_what_cannot_be_had_together_is_refused(
+    store: Store, watch: Recorder, quiet: LineProgress, asked: dict[str, object], words: str
+) -> None:
+    with pytest.raises(Misconfigured, match=words):
+        run(toy_plan(), store, watch, quiet, **asked)
+    assert BUILT == []
+
+
+def test_until_and_force_go_together(store: Store, watch: Recorder, quiet: LineProgress) -> None:
+    run(toy_plan(), store, watch, quiet)
+    again = run(toy_plan(), store, watch, quiet, until="words", force=frozenset({"words"}))
+    assert BUILT == ["words", "count", "words"]
+    assert again.keys() == {"words"}
+
+
+def test_what_nobody_foresaw_is_in_the_log_with_its_place(
+    store: Store, watch: Recorder, quiet: LineProgress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(section: Words, context: StageContext) -> None:
+        raise ZeroDivisionError("by zero, with token=hf_1234567890abcdefghij")
+
+    monkeypatch.setattr(toy_stages, "make_words", broken)
+    plan = toy_plan()
+    log = store.root / ".building" / "words" / plan["words"].key / "aux" / "log.txt"
+    with pytest.raises(ZeroDivisionError, match=f"The log of words is {log}"):
+        run(plan, store, watch, quiet)
+    text = log.read_text()
+    assert "in broken" in text
+    assert "hf_1234567890abcdefghij" not in text
+
+
 def test_a_failure_leaves_no_finished_name_and_keeps_its_log(
     store: Store, watch: Recorder, quiet: LineProgress
 ) -> None:
     plan = toy_plan(count=Count(fail=True))
-    with pytest.raises(Failed, match="told to"):
+    log = store.root / ".building" / "count" / plan["count"].key / "aux" / "log.txt"
+    with pytest.raises(Failed, match=rf"told to\. The log of count is {log}\.$"):
         run(plan, store, watch, quiet)
     assert store.find("count", plan["count"].key) is None
-    logs = list(store.root.glob(f".building/count/{plan['count'].key}/aux/log.txt"))
-    assert "told to" in logs[0].read_text()
+    assert "told to" in log.read_text()
 
 
 def test_two_runs_at_once_build_each_step_once(store: Store, quiet: LineProgress) -> None:
