@@ -2,7 +2,7 @@
 
 import json
 import os
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -129,7 +129,7 @@ def test_settings_that_mean_nothing_for_imported_weights_are_refused(tmp_path: P
 
 
 def test_a_head_too_small_for_the_tokenizer_is_refused(tmp_path: Path) -> None:
-    small = weights(0, ModelConfig(**(asdict(MODEL) | {"vocabulary": 11})))
+    small = weights(0, replace(MODEL, vocabulary=11))
     with pytest.raises(Failed, match=r"11 entries, too few for this tokenizer's 12"):
         imported.run(section(), make_inputs(tmp_path, {"params": small, "ema_params1": small}))
 
