@@ -44,8 +44,13 @@ class Background:
 
 
 def launch(command: Sequence[str], *, folder: Path, environment: Mapping[str, str], log: Path) -> Background:
-    """Start ``command`` in a session of its own, its output appended to ``log``, which only we may read."""
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    """Start ``command`` in a session of its own, its output in ``log``, which only we may read.
+
+    The log of the time before is kept beside it, as ``<name>.1``.
+    """
+    if log.exists():
+        log.replace(log.with_name(f"{log.name}.1"))
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
     try:
         process = subprocess.Popen(
             list(command),

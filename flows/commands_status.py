@@ -109,7 +109,7 @@ def _look_at_deployments(api: PrefectApi, folder: ServiceFolder) -> Line:
             f"missing {', '.join(missing)}" if missing else f"{', '.join(elsewhere)} work in another folder"
         )
         return Line("deployments", False, f"{words}; `elf up` makes them anew")
-    return Line("deployments", True, ", ".join(sorted(there)))
+    return Line("deployments", True, f"{len(there)}, one for each shipped configuration")
 
 
 def _look_at_automation(api: PrefectApi) -> Line:

@@ -6,6 +6,7 @@ Plain HTTP from the standard library: the client of Prefect takes seconds to imp
 import base64
 import json
 import os
+import time
 from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -14,6 +15,10 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 from elf.pipeline.errors import Failed
 
+BUSY_FOR = 60.0
+"""Seconds for which a server may say that it is too busy, or take to answer."""
+_BUSY = (429, 502, 503)
+_CURES = {401: " Set PREFECT_API_AUTH_STRING (or PREFECT_API_KEY) to what the server wants."}
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -40,10 +45,10 @@ class PrefectApi:
         local = urlsplit(self.url).hostname in LOOPBACK
         self._opener = build_opener(ProxyHandler({})) if local else build_opener()
 
-    def version(self, *, patience: float = 10) -> str:
+    def version(self, *, patience: float = 30) -> str:
         """Version of the server; raises Unreachable if no Prefect server answers."""
         try:
-            answer = self.get("admin/version", patience=patience)
+            answer = self._ask("GET", "admin/version", None, patience)
         except Refused as error:
             if error.code in (401, 403):
                 raise
@@ -52,7 +57,7 @@ class PrefectApi:
             raise Unreachable(f"What answers at {self.url} is no Prefect server.")
         return answer
 
-    def answers(self, *, patience: float = 10) -> bool:
+    def answers(self, *, patience: float = 30) -> bool:
         """Whether a Prefect server answers."""
         try:
             self.version(patience=patience)
@@ -60,19 +65,32 @@ class PrefectApi:
             return False
         return True
 
-    def get(self, path: str, *, patience: float = 30) -> Any:
-        return self._call("GET", path, None, patience)
+    def get(self, path: str) -> Any:
+        return self._call("GET", path, None)
 
     def post(self, path: str, body: Any) -> Any:
-        return self._call("POST", path, body, 30)
+        return self._call("POST", path, body)
 
     def put(self, path: str, body: Any) -> Any:
-        return self._call("PUT", path, body, 30)
+        return self._call("PUT", path, body)
 
     def patch(self, path: str, body: Any) -> Any:
-        return self._call("PATCH", path, body, 30)
+        return self._call("PATCH", path, body)
 
-    def _call(self, method: str, path: str, body: Any, patience: float) -> Any:
+    def _call(self, method: str, path: str, body: Any) -> Any:
+        """Ask, again if the server says that it is too busy, as a SQLite database makes it now and then."""
+        deadline = time.monotonic() + BUSY_FOR
+        pause = 0.2
+        while True:
+            try:
+                return self._ask(method, path, body, BUSY_FOR)
+            except Refused as error:
+                if error.code not in _BUSY or time.monotonic() + pause > deadline:
+                    raise
+            time.sleep(pause)
+            pause *= 2
+
+    def _ask(self, method: str, path: str, body: Any, patience: float) -> Any:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json", **_credentials()}
         request = Request(f"{self.url}/{path}", data, headers, method=method)
@@ -83,7 +101,7 @@ class PrefectApi:
             with error:
                 words = error.read(2000).decode(errors="replace")
             told = f"The server refused {method} {self.url}/{path} ({error.code}): {words}"
-            raise Refused(told, error.code) from None
+            raise Refused(told + _CURES.get(error.code, ""), error.code) from None
         except (URLError, OSError, HTTPException) as error:
             reason = getattr(error, "reason", error)
             raise Unreachable(f"No Prefect server answers at {self.url} ({reason}).") from None

@@ -31,15 +31,16 @@ def stop_worker(folder: ServiceFolder, worker: Worker | None, server: Server | N
     processes = flow_processes(folder)
     runs = set(processes.values())
     if worker is not None and api is not None:
+        runs &= _at_work(api).keys()  # the process of a run that has just ended may still be there
         for run in runs:
             _set_state(api, run, "CANCELLING", "`elf down` was called")
         wait_gone(processes, RUN_GRACE)
         _wait_until_told(api, runs, 10.0)
     if worker is not None:
         end([worker.process], grace=RUN_GRACE)
-    late = flow_processes(folder)
-    runs |= set(late.values())
-    end(late, grace=RUN_GRACE)
+    left = flow_processes(folder)
+    runs |= set(left.values())
+    end(left, grace=RUN_GRACE)
     if api is not None:
         _tell_truth(
             api, runs, alone=not set(workers_heard(api)) - {worker.name if worker is not None else ""}

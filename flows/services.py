@@ -6,6 +6,7 @@ second, heartbeats for flow runs. The database's URL goes to the server alone, n
 
 import hashlib
 import os
+import re
 import socket
 import sys
 import time
@@ -38,6 +39,7 @@ _WORKER = {
     "PREFECT_WORKER_ENABLE_CANCELLATION": "true",
     "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT),
 }
+_TELLING = re.compile(r"(?:Error|Exception)\b.*: |already in use")
 _OF_SERVER = ("PREFECT_SERVER_DATABASE_", "PREFECT_API_DATABASE_", "PREFECT_SERVER_API_")
 
 
@@ -50,9 +52,9 @@ def start_server(folder: ServiceFolder, address: Address, database: str | None) 
 
     ``database`` is a URL; None: the one of the environment, or a SQLite file in the folder.
     """
-    home = make_folder(folder.path / "prefect")
-    url = database or os.environ.get(DATABASE) or f"sqlite+aiosqlite:///{home / 'prefect.db'}"
-    told = database_text(url)
+    own = make_folder(folder.path / "prefect") / "prefect.db"
+    url = database or os.environ.get(DATABASE) or f"sqlite+aiosqlite:///{own}"
+    told = database_of(database) or f"SQLite {own.relative_to(folder.home)}"
     environment = _base(folder) | {DATABASE: url, "PREFECT_SERVER_UI_API_URL": _ui_address(address)}
     command = ["server", "start", "--host", address.host, "--port", str(address.port)]
     process = launch(_prefect(command), folder=folder.home, environment=environment, log=folder.server_log)
@@ -136,5 +138,5 @@ def _ui_address(address: Address) -> str:
 def _last_words(log: Path) -> str:
     """The last line of a log that tells of an error, or the last at all, as a clause."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines()[-60:] if line.strip()]
-    telling = [line for line in lines if "rror" in line or "already in use" in line] or lines
+    telling = [line for line in lines if _TELLING.search(line)] or lines
     return f"; its last words: {redact(telling[-1])[:300]}" if telling else ""

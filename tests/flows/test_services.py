@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,15 +40,22 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServiceFolder:
     return ServiceFolder(tmp_path)
 
 
-@pytest.fixture
-def stranger() -> Iterator[int]:
-    """The port of a web server that is no Prefect server."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+@contextmanager
+def serving(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[int]:
+    """The port of a web server of ours."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
         yield server.server_address[1]
         server.shutdown()
         thread.join()
+
+
+@pytest.fixture
+def stranger() -> Iterator[int]:
+    """The port of a web server that is no Prefect server."""
+    with serving(http.server.BaseHTTPRequestHandler) as port:
+        yield port
 
 
 SECRETS = st.text(st.sampled_from("ABCXYZ0189:/?#@%&=[] +"), min_size=3).filter(
@@ -229,6 +237,24 @@ def test_what_answers_must_be_a_prefect_server(stranger: int) -> None:
     assert not PrefectApi(f"http://127.0.0.1:{stranger}/api").answers()
     with socket.create_server(("127.0.0.1", 0)) as mute:
         assert not PrefectApi(f"http://127.0.0.1:{mute.getsockname()[1]}/api").answers(patience=0.2)
+
+
+def test_a_busy_server_is_asked_again() -> None:
+    asked: list[str] = []
+
+    class Busy(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
+            self.send_response(503 if len(asked) < 3 else 201)
+            self.end_headers()
+            self.wfile.write(b'{"id": 7}')
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with serving(Busy) as port:
+        assert PrefectApi(f"http://127.0.0.1:{port}/api").post("flows/", {"name": "elf"}) == {"id": 7}
+    assert asked == ['{"name": "elf"}'] * 3
 
 
 def test_the_deployment_file_names_exactly_the_shipped_configurations() -> None:

@@ -23,7 +23,7 @@ from elf.pipeline.section import LINKED, RUNTIME, Section
 from elf.stages.config import Experiment
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "reference.md"
-COMMANDS = ("run", "plan", "why", "runs", "show", "doctor")
+COMMANDS = ("run", "plan", "why", "runs", "show", "doctor", "up", "down", "status")
 HEAD = """# Reference
 
 Made from the code by `python tests/support/reference.py`; a test keeps it true.
