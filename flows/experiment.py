@@ -6,14 +6,16 @@ reaches them. Entrypoint, without a colon: ``elf.flows.experiment.elf``.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal
+from uuid import UUID
 
 import yaml
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.runtime import deployment, flow_run
-from prefect.states import Completed
+from prefect.states import Cancelled, Completed
 from prefect.states import Failed as FailedState
 from pydantic import Field
 
@@ -23,6 +25,7 @@ from elf.flows.flow_artifacts import show_report, show_scores, show_settings
 from elf.flows.flow_attempts import built_since, first_start, settle_earlier, settle_on_crash
 from elf.flows.flow_progress import FlowProgress, FlowWatcher
 from elf.flows.flow_signals import follow_parent, heeding_termination
+from elf.flows.flow_state import is_cancelling, watching_state
 from elf.flows.request import RUNS, Request, load_request
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.runner import Outcome, build_step, needed
@@ -83,10 +86,8 @@ def elf(
         force: Build these stages again, compare with what is there and put the new in its place.
         store: Folder of the artifacts on the worker's machine; else $ELF_STORE, else ./store.
     """
-    if deployment.id is not None:
-        follow_parent()
     settle_earlier()
-    with heeding_termination():
+    with _under_worker(), heeding_termination():
         try:
             settings = [f"{key}={_as_yaml(value)}" for key, value in (overrides or {}).items()]
             request = load_request(config, settings, store)
@@ -98,6 +99,17 @@ def elf(
             return FailedState(message=str(error))
         show_settings(request)
         return _run(request, steps, forced)
+
+
+@contextmanager
+def _under_worker() -> Iterator[None]:
+    """What a run needs that a worker started: it ends with the worker, and when it is cancelled behind its back."""
+    if deployment.id is None:
+        yield
+        return
+    follow_parent()
+    with watching_state(UUID(flow_run.id)):
+        yield
 
 
 def _run(request: Request, steps: tuple[str, ...], forced: set[str]) -> State[Any]:
@@ -130,6 +142,8 @@ def _finish(work: "Work") -> State[Any]:
     message = f"built {count_of(built, 'step')}, reused {reused}"
     if "report" in outcomes:
         message += f"; report: {page}"
+    if flow_run.id is not None and is_cancelling(UUID(flow_run.id)):
+        return Cancelled(message=f"cancelled too late: {message}")
     return Completed(message=message, name="Cached" if built == 0 else "Completed", data=str(page.parent))
 
 

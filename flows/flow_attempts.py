@@ -14,16 +14,23 @@ from prefect import Flow, get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.context import FlowRunContext
-from prefect.states import Crashed
+from prefect.states import Cancelled, Crashed
 
 from elf.cache.errors import Damaged
 from elf.cache.store import Store
+from elf.flows.flow_state import was_cancelling
 from elf.pipeline.plan import Planned
 
 
 def settle_on_crash(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
-    """Prefect's hook: the steps that were running when a flow run crashed have ended too."""
+    """Prefect's hook: the steps that were running when a flow run crashed have ended too.
+
+    A run that ended because it was to be cancelled did not crash.
+    """
     _settle(flow_run.id)
+    with get_client(sync_client=True) as client, suppress(HTTPError):
+        if was_cancelling(client.read_flow_run_states(flow_run.id)):
+            client.set_flow_run_state(flow_run.id, Cancelled(message="Flow run was cancelled."), force=True)
 
 
 def settle_earlier() -> None:

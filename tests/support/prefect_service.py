@@ -127,7 +127,7 @@ class Service:
         """POST ``body`` as JSON (GET without one) and return the JSON of the answer."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self.api}/{path}", data, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             text = answer.read()
         return json.loads(text) if text else None
 
