@@ -117,9 +117,11 @@ class Narrator:
         self._line(
             "[bold]built [/]", planned, f"{seconds_text(outcome.seconds)}, {_contents(outcome.artifact)}"
         )
-        if outcome.compared is not None:
-            style = "green" if outcome.compared == "identical" else "yellow"
-            self.out.print(f"        {outcome.compared} to what was there", style=style, highlight=False)
+        if outcome.compared == "identical":
+            self.out.print("        identical to what was there", style="green", highlight=False)
+        elif outcome.compared == "differs":
+            words = "differs from what was there; what was made from that stays as it is"
+            self.out.print(f"        {words}", style="yellow", highlight=False)
 
     def _line(self, word: str, planned: Planned, rest: str) -> None:
         width = max(len(name) for name in self.plan.names())

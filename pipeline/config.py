@@ -6,6 +6,7 @@ wrong is refused with the key, the place it was read from and the nearest valid 
 
 import difflib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from elf.pipeline.section import Section
 
 M = TypeVar("M", bound=Section)
 Tree = dict[str, Any]
+_TRAP = re.compile(r"[-+]?0[0-9_]+|[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,21 @@ def shipped_names(shipped: Path) -> list[str]:
     return sorted(path.stem for path in shipped.glob("*.yaml"))
 
 
+def _refuse_traps(node: yaml.Node | None, place: str) -> None:
+    """YAML reads 010 as 8 and 1:30 as 90, and nobody who writes so means it."""
+    if isinstance(node, yaml.ScalarNode):
+        if node.style is None and _TRAP.fullmatch(node.value):
+            raise Misconfigured(
+                f"{place.format(line=node.start_mark.line + 1)} has {node.value}, which YAML reads as another number "
+                "(010 as 8, 1:30 as 90). Write the number that is meant, without a leading zero or a colon; text "
+                "goes in quotes."
+            )
+    elif isinstance(node, yaml.CollectionNode):
+        for item in cast("list[yaml.Node | tuple[yaml.Node, yaml.Node]]", node.value):
+            for each in item if isinstance(item, tuple) else (item,):
+                _refuse_traps(each, place)
+
+
 def _read(path: Path, shipped: Path, below: tuple[Path, ...]) -> tuple[Tree, list[Origin]]:
     """The merged tree of a file and its parents, and where its keys came from, nearest first."""
     if path.resolve() in below:
@@ -114,6 +131,7 @@ def _read(path: Path, shipped: Path, below: tuple[Path, ...]) -> tuple[Tree, lis
         raise Misconfigured(
             f"The configuration {path} holds a {type(loaded).__name__}, not `key: value` lines."
         )
+    _refuse_traps(node, f"The configuration {path}, line {{line}},")
     tree = cast("Tree", loaded)
     parent = tree.pop("extends", None)
     origins = [Origin(str(path), node)]
@@ -136,6 +154,7 @@ def _apply(tree: Tree, given: Tree, override: str) -> None:
     if not equals or not all(parts):
         raise Misconfigured(f"The override '{override}' is not of the form section.key=value.")
     try:
+        _refuse_traps(compose(f"value: {text}"), f"The override '{path.strip()}'")
         value = cast("Tree", OmegaConf.to_container(OmegaConf.create(f"value: {text}")))["value"]
     except (yaml.YAMLError, OmegaConfBaseException, KeyError) as error:
         raise Misconfigured(f"The value in '{override}' cannot be read: {error}.") from error

@@ -79,6 +79,7 @@ class Explainer:
 
     def __init__(self, plan: Plan, store: Store) -> None:
         self._plan, self._store = plan, store
+        self._place = {name: place for place, name in enumerate(plan.names())}
         self._found: dict[tuple[str, str], Artifact | None] = {}
         self._others: dict[str, list[Artifact]] = {}
         self._told: dict[tuple[str, str], Explanation] = {}
@@ -118,10 +119,12 @@ class Explainer:
         self, planned: Planned, old: Artifact
     ) -> Iterator[tuple[str, Planned, str | None, Artifact | None]]:
         """Role, wanted step, earlier key and earlier artifact of each input that is another than that of ``old``."""
-        for role, key in planned.input_keys.items():
+        sources = planned.step.inputs
+        for role in sorted(sources, key=lambda role: self._place[sources[role]]):
+            key = planned.input_keys[role]
             before = old.manifest.inputs.get(role)
             if before != key:
-                source = self._plan[planned.step.inputs[role]]
+                source = self._plan[sources[role]]
                 yield role, source, before, self._find(source.step.spec.name, before) if before else None
 
     def _nearest(self, planned: Planned) -> Artifact | None:

@@ -114,8 +114,13 @@ def do_parts(
 ) -> None:
     """Do every part on some worker; ``advance`` is told how much more is done, while it is being done.
 
-    Raises Failed with the words of the first part that was refused or kept dying; the others are cancelled.
+    Raises ValueError, before anything is done, where a part is named twice; Failed with the words of the first part
+    that was refused or kept dying; the others are cancelled.
     """
+    if len(set(parts)) != len(parts):
+        raise ValueError(
+            f"{len(parts)} tasks for {len(set(parts))} parts: two would write one, and none may."
+        )
     done = _Counts(len(parts), advance)
     client.subscribe_topic(_TOPIC, done.heard)
     numbered = list(enumerate(parts))

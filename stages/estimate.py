@@ -13,6 +13,7 @@ from pathlib import Path
 
 from elf.cache.store import Artifact
 from elf.pipeline.plan import Plan, Planned
+from elf.pipeline.wording import rows_of, size_of
 from elf.stages.config import Asset, Control, Encode, Evaluate, Experiment, Model, Pretrain, Sample, Train
 from elf.stages.experiment import TokenizeStep
 from elf.stages.model.config import SIZES
@@ -112,9 +113,7 @@ class _Estimator:
     def add(self, planned: Planned, found: Artifact | None) -> Estimate:
         name, stage = planned.step.name, planned.step.spec.name
         if found is not None:
-            rows = found.manifest.facts.get("rows")
-            size = sum(record.bytes for record in found.manifest.files.values())
-            made = Estimate(planned, found, rows if isinstance(rows, int) else None, size, 0.0)
+            made = Estimate(planned, found, rows_of(found), size_of(found), 0.0)
         else:
             cost = self.cost(planned)
             seconds = None if cost.seconds is None else cost.seconds + OVERHEAD[stage]

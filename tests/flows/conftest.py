@@ -1,13 +1,15 @@
 """How the tests call the command line: as a process, as people do; a whole run; a Prefect server with a worker."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from commands import call
+from commands import start
+from planted import SECRETS
 from prefect_service import Service, serving
 from touches import Moment
 
@@ -41,9 +43,23 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which ``elf run tiny`` ran undisturbed; ``touches.txt`` says which files it touched, in order."""
+    """A folder in which ``elf run tiny`` ran undisturbed; ``touches.txt`` says which files it touched, in order.
+
+    Its environment is full of secrets, and ``said.txt`` holds what it printed.
+    """
     folder = tmp_path_factory.mktemp("whole")
     watched = Moment(str(folder / "touches.txt"), str(folder / "store"), step="")
-    said = call(folder, "run", "tiny", **watched.environment())
-    assert said.rstrip().endswith("runs/tiny/report.html")
+    process = start(folder, "run", "tiny", **watched.environment(), **SECRETS)
+    out, err = process.communicate(timeout=280)
+    assert process.returncode == 0, err
+    assert out.rstrip().endswith("runs/tiny/report.html")
+    (folder / "said.txt").write_text(out + err)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def copied(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of it to change."""
+    folder = tmp_path_factory.mktemp("copied") / "run"
+    shutil.copytree(whole, folder, symlinks=True)
     return folder

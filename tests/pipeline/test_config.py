@@ -103,6 +103,11 @@ def test_equal_meaning_reads_equal(shipped: Path) -> None:
         ("extends: mine.yaml\n", (), ["extends itself"]),
         ("train: {optim: {name: '${oc.env:HOME}'}}\n", (), ["`train.optim.name`", "${"]),
         ("{}\n", ("train.steps",), ["section.key=value"]),
+        ("flag: true\ntrain:\n  steps: 010\n", (), ["line 3", "has 010", "010 as 8"]),
+        ("sample: [{steps: 1:30}]\n", (), ["line 1", "has 1:30", "1:30 as 90"]),
+        ("{}\n", ("train.steps=010",), ["'train.steps'", "has 010"]),
+        ("train: {optim: {name: on}}\n", (), ["`train.optim.name`", "true", "string"]),
+        ("train: {optim: {name: 1_000}}\n", (), ["`train.optim.name`", "1000", "string"]),
         ("extends: base\n", ("sample.5.steps=1",), ["sample", "0 to 1"]),
     ],
 )

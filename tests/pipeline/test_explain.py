@@ -74,9 +74,9 @@ def test_the_way_from_a_changed_setting_is_told_once_and_short(
     title, *causes = explain(changed, "both", store).lines()
     assert title.startswith("both  ")
     assert causes == [
+        '  words.0.text: "one two" → "one"  (words-one → both)',
         "  count.0.scale: 1.0 → 2.0  (count-one → both)",
         "  count.1.scale: 1.0 → 2.0  (count-two → both)",
-        '  words.0.text: "one two" → "one"  (words-one → both)',
         '  words.1.text: "three" → "three four"  (words-two → count-two → both)',
     ]
 

@@ -1,5 +1,7 @@
 """Plans: keys from settings and inputs, order, selection, and graphs that make no sense."""
 
+from dataclasses import replace
+
 import pytest
 from toy_stages import COUNT, WORDS, Count, Words, toy_plan
 
@@ -20,6 +22,15 @@ def test_runtime_settings_change_no_key() -> None:
 def test_a_knob_added_later_is_neutral_at_its_default() -> None:
     assert "limit" not in toy_plan()["words"].payload["identity"]  # type: ignore[operator]
     assert toy_plan()["words"].key != toy_plan(Words(limit=2))["words"].key
+
+
+def test_a_version_bumped_by_hand_changes_the_key_and_those_downstream() -> None:
+    """For bytes that a constant or a library changes: no setting says so, and source text is never asked."""
+    bumped = replace(WORDS, version=WORDS.version + 1)
+    steps = [Step("words", bumped, Words()), Step("count", COUNT, Count(), {"words": "words"})]
+    assert all(each.key != toy_plan()[each.step.name].key for each in Plan(steps))
+    renamed = replace(WORDS, entry="elsewhere:make")
+    assert Plan([Step("words", renamed, Words())])["words"].key == toy_plan()["words"].key
 
 
 def test_inputs_come_first_whatever_the_order_given() -> None:

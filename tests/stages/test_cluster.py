@@ -12,6 +12,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import cast
 
+import psutil
 import pytest
 import toy_parts
 from distributed import Client
@@ -85,6 +86,36 @@ def test_any_number_of_workers_writes_the_same_bytes(case: Case, client: Client)
     facts = run(case, "alone", workers=1)
     assert run(case, "two", scheduler=address(client)) == facts
     assert tree(case.folder / "two") == tree(case.folder / "alone")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trial", range(5))
+def test_workers_whose_batches_straddle_shards_write_the_same_bytes_each_time(
+    case: Case, client: Client, trial: int
+) -> None:
+    facts = run(case, "alone", workers=1)
+    assert run(case, f"trial {trial}", scheduler=address(client), batch_tokens=48 + 16 * trial) == facts
+    assert tree(case.folder / f"trial {trial}") == tree(case.folder / "alone")
+
+
+def test_a_plan_in_which_two_tasks_have_one_part_is_refused_when_it_is_made(
+    client: Client, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match="3 tasks for 2 parts"):
+        do_parts(client, toy_parts.write, tmp_path, ["one", "two", "one"], lambda amount: None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_everything_listens_on_this_machine_only(client: Client) -> None:
+    ours = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    listening = [
+        each.laddr.ip
+        for process in ours
+        for each in process.net_connections("inet")
+        if each.status == "LISTEN"
+    ]
+    assert len(listening) >= 3, "a scheduler and two workers"
+    assert set(listening) <= {"127.0.0.1", "::1"}
 
 
 def test_a_worker_killed_while_it_encodes_changes_nothing(case: Case, client: Client) -> None:

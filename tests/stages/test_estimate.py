@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from judging import make_artifact
 
 from elf.cache.manifest import Fingerprint
 from elf.cache.store import Artifact
@@ -92,3 +93,20 @@ def test_this_machine_has_a_core() -> None:
     assert this_machine().cores >= 1
     assert str(Machine(2, 0)) == "2 CPU cores, no GPU"
     assert str(Machine(1, 8)) == "1 CPU core, 8 GPUs"
+
+
+def test_scores_of_texts_that_are_there_have_a_cost(tmp_path: Path) -> None:
+    """Samples and controls count texts, not rows."""
+    experiment = load_experiment("quickstart", Experiment, (), SHIPPED)
+    plan = plan_experiment(experiment)
+
+    def find(planned: Planned) -> Artifact | None:
+        stage = planned.step.spec.name
+        if stage in ("evaluate", "report"):
+            return None
+        facts = {"texts": 64} if stage in ("sample", "control") else {"rows": 500}
+        return make_artifact(tmp_path / planned.step.name, stage, key=planned.key, facts=facts)
+
+    made = {each.planned.step.name: each for each in estimate_plan(plan, experiment, find, TWO_CORES)}
+    assert made["sample-ode"].rows == made["evaluate-ode"].rows == 64
+    assert (made["evaluate-ode"].seconds or 0) > 1

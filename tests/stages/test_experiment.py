@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from elf.pipeline.plan import Plan
 from elf.stages.config import Experiment
@@ -55,7 +56,16 @@ def test_whatever_changes_the_states_changes_the_key_of_encode(
         {"tokenize__length": 32},
         {"tokenize__remainder": "pad"},
     ]
-    assert len({planned(settings, **change)["encode"].key for change in changes}) == len(changes)
+    keys = {planned(settings, **change)["encode"].key for change in changes}
+    assert len(keys) == len(changes)
+    (tmp_path / "encoder" / "model.safetensors").write_bytes(b"encodEr")
+    assert planned(settings)["encode"].key not in keys, "other weights under the same name"
+
+
+@pytest.mark.parametrize("setting", ["padding_side", "pad_side", "mask", "max_length"])
+def test_what_an_encode_cannot_vary_cannot_be_asked_for(settings: dict[str, Any], setting: str) -> None:
+    with pytest.raises(ValidationError, match=rf"encode\.{setting}"):
+        planned(settings, **{f"encode__{setting}": "left"})
 
 
 def test_how_it_is_computed_changes_no_key(settings: dict[str, Any]) -> None:

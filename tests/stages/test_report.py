@@ -31,10 +31,14 @@ class Page(HTMLParser):
         self.ids: list[str] = []
         self.links: list[str] = []
         self.rows: list[list[str]] = []
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
         self.feed(text)
         assert not self.open
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
         self.ids += [value for name, value in attrs if name == "id" and value]
         self.links += [value for name, value in attrs if name in ("href", "src", "xlink:href") and value]
         if tag not in VOID:
@@ -130,6 +134,25 @@ def test_gen_ppl_never_stands_without_its_guards(built: Path):
         "3.00±0.01 SE_seed\n±0.03 SE_item", "2.90", "0.410", "0.820", "1.2 %", "0.4 %", "2", "3", "6 × 64", "11,904",
     ]  # fmt: skip
     assert all(len(row) == len(head) and all(cell.strip() for cell in row) for row in body)
+
+
+EVIL = "</td></svg></style><script>alert('got in')</script><img src=x onerror=alert(1)>"
+BRIEF = "<script>a()"
+
+
+def test_nothing_that_was_read_becomes_part_of_the_page(tmp_path: Path):
+    folder = RunFolder(tmp_path / "store")
+    folder.add("fetch", "evil", config={"source": f"path:{EVIL}", EVIL: EVIL})
+    folder.add("tokenize", "tokens", {"documents": "evil"}, facts={"rows": 12500}, config={"end_token": EVIL})
+    scores = made_up_metrics(421.7, settings=SDE, judge=BRIEF, faults=[EVIL], warnings=[EVIL])
+    folder.add_texts(BRIEF, [EVIL, "x" * 700 + EVIL], scores, source=EVIL)
+    folder.add_texts("real", [EVIL], made_up_metrics(64.2, settings=HELDOUT, judge=BRIEF))
+    page = build(folder, tmp_path / "out", title=EVIL, note=EVIL)
+    parsed = Page(page)
+    assert parsed.text.count("alert('got in')") > 5, "it is there to be read"
+    assert BRIEF in parsed.text
+    assert "script" not in parsed.tags
+    assert not {name for name in parsed.attributes if name.startswith("on")}
 
 
 def test_the_page_needs_no_network(built: Path):

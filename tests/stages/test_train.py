@@ -1,7 +1,9 @@
 """The training run: exact whatever happens to it, and refusing what it cannot train on."""
 
 import json
+import math
 import random
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -136,6 +138,14 @@ def kill_and_compare(
     assert codes.count(-9) > len(codes) / 2, "the moments lie within a run"
     assert worker.run(job) == 0
     assert payload(folder / "killed") == payload(folder / "whole")
+    whole, killed = (list(read_metrics(folder / name / "aux" / "fed.jsonl")) for name in ("whole", "killed"))
+    assert [line["step"] for line in whole] == list(range(settings["steps"]))
+    assert all(line == whole[line["step"]] for line in killed), "rows and noise of a step, however often made"
+    assert {line["step"] for line in killed} == set(range(settings["steps"]))
+    taken = [row for line in whole for row in line["rows"]]
+    assert all(
+        sorted(taken[start : start + 23]) == list(range(23)) for start in range(0, len(taken) - 22, 23)
+    )
 
 
 # 23 rows, 6 a step: the first epoch ends within step 3 (from 0), the second within step 7.
@@ -144,7 +154,7 @@ STEPS = (0, 1, 3, 4, 5, 5, 9, 19)
 
 def test_kill_9_at_steps_changes_nothing(corpus: Corpus, worker: Server, tmp_path: Path) -> None:
     settings = {**TRAIN, **HELDOUT, "save_every": 3}
-    kill_and_compare(corpus, worker, tmp_path, settings, [{"step": step} for step in (0, 4, 5, 9)])
+    kill_and_compare(corpus, worker, tmp_path, settings, [{"step": step} for step in (0, 1, 3, 4, 5, 5)])
 
 
 def test_kill_9_while_saving_changes_nothing(corpus: Corpus, worker: Server, tmp_path: Path) -> None:
@@ -318,6 +328,45 @@ def test_a_run_with_a_past_does_not_begin_again(corpus: Corpus, worker: Server, 
     told = json.loads((tmp_path / "aux/failure.json").read_text())["text"]
     assert "step_5 has 0 bytes in optimizer.safetensors" in told
     assert "delete that folder to train from step 0" in told
+
+
+@pytest.mark.parametrize("damaged", ["cut", "gone", "empty", "no files"])
+def test_a_run_goes_on_from_the_newest_whole_checkpoint_and_says_what_it_skipped(
+    corpus: Corpus, worker: Server, tmp_path: Path, damaged: str
+) -> None:
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    settings = {**TRAIN, "steps": 14, "save_every": 1, "keep": 3}
+    assert worker.run(write_job(corpus, whole, settings)) == 0
+    job = write_job(corpus, out, settings)
+    assert worker.run(job, step=11) == -9
+    newest = out / "checkpoints" / "step_11"
+    assert steps_saved(out) == ["step_9", "step_10", "step_11"], "and as text step_9 comes last"
+    model, optimizer = newest / "model.safetensors", newest / "optimizer.safetensors"
+    if damaged == "cut":
+        model.write_bytes(model.read_bytes()[: model.stat().st_size // 2])
+    elif damaged == "gone":
+        optimizer.unlink()
+    elif damaged == "empty":
+        optimizer.write_bytes(b"")
+    else:
+        shutil.rmtree(newest)
+        newest.mkdir()
+    assert worker.run(job) == 0
+    said = (out / "aux" / "events.jsonl").read_text()
+    assert "Skipped checkpoint step_11 " in said
+    assert "Going on after step 10." in said
+    assert payload(out) == payload(whole)
+
+
+def test_the_learning_rate_is_a_function_of_the_step(corpus: Corpus, worker: Server, tmp_path: Path) -> None:
+    optim = {"name": "adamw", "lr": 0.01, "warmup_steps": 10, "schedule": "cosine"}
+    settings = {**TRAIN, "steps": 100, "optim": optim, "save_every": 37, "batch": 2}
+    job = write_job(corpus, tmp_path, settings)
+    assert worker.run(job, step=37) == -9
+    assert worker.run(job) == 0
+    rates = [line["lr"] for line in read_metrics(tmp_path / "metrics.jsonl")]
+    cosine = [0.005 * (1 + math.cos(math.pi * step / 90)) for step in range(90)]
+    assert rates == pytest.approx([0.001 * step for step in range(10)] + cosine)
 
 
 def test_pairs_train_on_the_view_their_draw_asks_for(tmp_path: Path) -> None:

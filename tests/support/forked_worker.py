@@ -2,7 +2,8 @@
 
 A line of JSON in, ``{"job": PATH, "kill": {…} | null}``; the child's exit code out (negative: the signal). Kill at
 ``{"step": k}`` (before step k changes anything), at ``{"file": n}`` (the n-th touch of a file below the job's
-folder; Python's audit events) or send SIGTERM at ``{"term": k}`` (while step k is computed).
+folder; Python's audit events) or send SIGTERM at ``{"term": k}`` (while step k is computed). What each step was
+made of (rows, sum of the noise) goes to ``aux/fed.jsonl``.
 """
 
 import json
@@ -16,6 +17,8 @@ from typing import Any
 import torch
 
 from elf.stages import train, worker
+from elf.stages.feeding import Fed
+from elf.stages.model.objective import Loss
 from elf.stages.model.optim import Muon
 from elf.stages.training_state import TrainingState
 
@@ -67,6 +70,20 @@ def arm(folder: Path, kill: dict[str, int]) -> None:
         advance(self, lr)
 
     TrainingState.advance = interrupted
+    gate = train.gate
+
+    def noted(what: str, value: float, fed: Fed, local: Loss, places: range) -> None:
+        if what == "loss":
+            line = {
+                "step": fed.step,
+                "rows": fed.rows.tolist(),
+                "noise": float(fed.draws.noise_BLD.double().sum()),
+            }
+            with (folder / "aux" / "fed.jsonl").open("a") as file:
+                file.write(json.dumps(line) + "\n")
+        gate(what, value, fed, local, places)
+
+    train.gate = noted
 
 
 def serve() -> None:
