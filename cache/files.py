@@ -19,13 +19,17 @@ if TYPE_CHECKING:
 
 TEMPORARY = ".tmp-"
 _BLOCK = 1 << 22
+_ROOM, _LEAVE = "free some space or choose another store", "make it writable or choose another store"
+_FULL = {
+    errno.ENOSPC: ("the disk is full", _ROOM),
+    errno.EDQUOT: ("the quota is used up", _ROOM),
+    errno.EFBIG: ("a file may not grow that large here", "choose another store"),
+    errno.EROFS: ("the file system is read-only", _LEAVE),
+}
 _UNWRITABLE = {
-    errno.ENOSPC: "the disk is full",
-    errno.EDQUOT: "the quota is used up",
-    errno.EFBIG: "a file may not grow that large here",
-    errno.EROFS: "the file system is read-only",
-    errno.EACCES: "permission is denied",
-    errno.EPERM: "the operation is not permitted",
+    **_FULL,
+    errno.EACCES: ("permission is denied", _LEAVE),
+    errno.EPERM: ("the operation is not permitted", _LEAVE),
 }
 
 
@@ -35,13 +39,29 @@ def writing(path: Path) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        reason = _UNWRITABLE.get(error.errno or 0)
-        if reason is None:
+        if error.errno not in _UNWRITABLE:
             raise
-        raise Unwritable(
-            f"Cannot write {path}: {reason} ({free_bytes(path):,} bytes free there). Nothing was left under "
-            "a finished name; free some space or choose another store, then run the same command again."
-        ) from error
+        raise _unwritable(path, *_UNWRITABLE[error.errno]) from error
+
+
+@contextmanager
+def filling(folder: Path) -> Generator[None]:
+    """Like `writing`, for all that a stage does below `folder`: what reading raises too passes as it is."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        named = [Path(name) for name in (error.filename2, error.filename) if isinstance(name, str)]
+        path = next((path for path in named if path.is_relative_to(folder)), folder)
+        raise _unwritable(path, *_FULL[error.errno]) from error
+
+
+def _unwritable(path: Path, reason: str, cure: str) -> Unwritable:
+    return Unwritable(
+        f"Cannot write {path}: {reason} ({free_bytes(path):,} bytes free there). Nothing was left under a "
+        f"finished name; {cure}, then run the same command again."
+    )
 
 
 def free_bytes(path: Path) -> int:

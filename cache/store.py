@@ -233,8 +233,13 @@ class Store:
             (path / MANIFEST).unlink(missing_ok=True)  # died between manifest and rename
             remove_strays(path)
             yield Building(path, lease.fd, fresh=not any(path.iterdir()))
+        except OSError:
+            lease.check()  # once another builder has published the folder, its files are gone from here
+            raise
         finally:
             del self._leases[path]
+            if not lease.is_held() and (self.root / path.parent.name / path.name[:64] / MANIFEST).exists():
+                remove_tree(path)  # what was written after the other's publishing is nobody's
             _remove_if_empty(path)
             lease.release()
 

@@ -4,12 +4,13 @@ import json
 import time
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
 from elf.cache.errors import CacheError, Damaged
-from elf.cache.files import make_folder
+from elf.cache.files import filling, make_folder
 from elf.cache.lease import Holder
 from elf.cache.manifest import JSON, Manifest, merkle_root, short
 from elf.cache.records import check_files, records
@@ -119,7 +120,7 @@ def build_step(
     _inputs(plan, planned, store)  # what is missing is said before anything is waited for
     uses = [(plan[source].step.spec.name, plan[source].key) for source in planned.step.inputs.values()]
     if force and store.path(stage, key).exists():
-        with store.rebuilding(stage, key, uses=uses) as building:
+        with store.rebuilding(stage, key, uses=uses) as building, filling(building.path):
             manifest = _build(planned, _inputs(plan, planned, store), building, watch, progress)
             replaced = store.replace(building, manifest)
         outcome = Outcome(planned, replaced.artifact, False, time.monotonic() - began)
@@ -130,7 +131,10 @@ def build_step(
         def waits(holder: Holder | None) -> None:
             watch.on_wait(planned, holder)
 
-        with store.building(stage, key, uses=uses, on_wait=waits) as building:
+        with (
+            store.building(stage, key, uses=uses, on_wait=waits) as building,
+            filling(building.path),
+        ):
             meanwhile = store.find(stage, key)
             if meanwhile is not None:
                 return _hit(planned, meanwhile, began, watch)
@@ -185,19 +189,21 @@ def _build(
     context = StageContext(out=building.path, inputs=inputs, compute=step.compute, progress=logged)
     logged.record(f"{step.name}: {step.spec.name} {planned.key} begins")
     try:
-        if step.spec.launch is Launch.ACCELERATE:
-            facts = run_child(step.spec, step.section, context, lock=building.fd)
-        else:
-            facts = step.spec.resolve()(step.section, context)
+        with filling(building.path):
+            if step.spec.launch is Launch.ACCELERATE:
+                facts = run_child(step.spec, step.section, context, lock=building.fd)
+            else:
+                facts = step.spec.resolve()(step.section, context)
     except BaseException as error:
-        logged.record(f"{step.name}: {type(error).__name__}: {error}")
-        if not isinstance(error, Failed | Misconfigured | CacheError):
-            logged.record(traceback.format_exc())
+        with suppress(OSError, CacheError):  # a disk too full for the log must not hide why
+            logged.record(f"{step.name}: {type(error).__name__}: {error}")
+            if not isinstance(error, Failed | Misconfigured | CacheError):
+                logged.record(traceback.format_exc())
+            stretches.end()
         if isinstance(error, Exception) and str(log) not in str(error):
             error.args = (f"{error} The log of {step.name} is {log}.",)
         raise
-    finally:
-        stretches.end()
+    stretches.end()
     logged.record(f"{step.name}: done")
     return _manifest(planned, building.path, _plain(facts, step.name), stretches)
 

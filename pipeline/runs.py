@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from elf.cache.errors import Damaged
-from elf.cache.files import write_atomic
+from elf.cache.files import make_folder, write_atomic, writing
 from elf.cache.manifest import MANIFEST, Manifest
 from elf.cache.store import Artifact
 from elf.pipeline.errors import Failed
@@ -32,8 +32,7 @@ class RunRecord:
 
 def link_runs(root: Path, name: str, experiment: Section, outcomes: Mapping[str, Outcome]) -> Path:
     """Point ``root/name/<step>`` at each artifact and write the resolved configuration; returns the folder."""
-    folder = root / name
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = make_folder(root / name)
     plain = experiment.model_dump(mode="json")
     write_atomic(folder / RESOLVED, yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
     for step, outcome in outcomes.items():
@@ -70,5 +69,6 @@ def read_run(root: Path, name: str) -> RunRecord:
 def _link(link: Path, target: Path) -> None:
     """Make or move a symbolic link in one step; relative, so that a moved project keeps its links."""
     temporary = link.with_name(f".{link.name}.{uuid.uuid4().hex}")
-    temporary.symlink_to(os.path.relpath(target.absolute(), link.parent.absolute()))
-    temporary.replace(link)
+    with writing(link):
+        temporary.symlink_to(os.path.relpath(target.absolute(), link.parent.absolute()))
+        temporary.replace(link)

@@ -62,7 +62,7 @@ def local_workers(workers: int, threads: int, scratch: Path) -> Generator[Client
     with ExitStack() as stack:
         stack.callback(remove_tree, scratch)
         stack.enter_context(dask.config.set(settings))  # pyright: ignore[reportPrivateImportUsage]
-        with _without_interrupts():
+        with _without_interrupts(), _starting():
             cluster = LocalCluster(
                 n_workers=workers,
                 threads_per_worker=1,
@@ -89,6 +89,17 @@ def _without_interrupts() -> Generator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _starting() -> Generator[None]:
+    try:
+        yield
+    except (RuntimeError, TimeoutError) as error:
+        raise Failed(
+            f"The worker processes of encode did not all start ({error}): one was killed, perhaps for want of memory. "
+            "The same command tries again; fewer compute.encode.workers need less."
+        ) from error
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from elf.cache.errors import CacheError
-from elf.cache.files import write_atomic
+from elf.cache.files import filling, write_atomic
 from elf.cache.manifest import MANIFEST, Manifest
 from elf.cache.redaction import redact
 from elf.cache.store import Artifact
@@ -47,7 +47,8 @@ def main(path: Path) -> int:
     speaks = os.environ.get("RANK", "0") == "0"
     context = _context(job, ChildProgress(Path(job["events"])) if speaks else _Silence())
     try:
-        facts = _find(job["entry"])(_section(job), context)
+        with filling(context.out):
+            facts = _find(job["entry"])(_section(job), context)
     except (Failed, CacheError, Misconfigured) as error:
         # Any rank may be the one that knows: rows are read where they are used.
         misused = isinstance(error, Misconfigured)

@@ -1,7 +1,9 @@
 """Whole or absent, and one clear paragraph when the disk refuses."""
 
+import errno
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,7 +15,7 @@ import xxhash
 
 from elf import cache
 from elf.cache.errors import Damaged, Unwritable
-from elf.cache.files import digest_file, fsync_tree, remove_strays, write_atomic
+from elf.cache.files import digest_file, filling, fsync_tree, remove_strays, write_atomic
 from elf.cache.manifest import Fingerprint, Manifest
 from elf.cache.records import check_files, records
 
@@ -49,6 +51,23 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
 def test_a_place_nobody_may_write_to_is_named() -> None:
     with pytest.raises(Unwritable, match="/sys/kernel/copy: "):
         write_atomic(Path("/sys/kernel/copy"), b"x")
+
+
+def test_a_stage_that_fills_the_disk_is_told_where(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "stage/target"
+    source.write_bytes(bytes(5000))
+    target.parent.mkdir()
+    with (
+        largest_file(1000),
+        pytest.raises(Unwritable, match=rf"Cannot write {tmp_path}/stage.*same command again"),
+        filling(target.parent),
+    ):
+        shutil.copyfile(source, target)
+
+
+def test_what_a_stage_may_not_read_is_no_fault_of_the_store(tmp_path: Path) -> None:
+    with pytest.raises(PermissionError), filling(tmp_path):
+        raise PermissionError(errno.EACCES, "Permission denied", "/an/input")
 
 
 def test_digests_are_those_of_the_whole_content(tmp_path: Path) -> None:

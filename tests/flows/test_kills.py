@@ -5,13 +5,15 @@ stage however fast the machine is. A chain kills the same artifact again and aga
 had not been yet.
 """
 
+import json
 import random
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from commands import contents, copy_store, half_made, keys, wait_for_the_end
+from commands import call, contents, copy_store, half_made, keys, start, wait_for_the_end
 from forked_elf import ForkedElf, said
 from touches import Moment, read
 
@@ -53,6 +55,23 @@ def test_four_kills_of_twenty(
     check_chain(Chain(name, whole, steps, tmp_path, seed=seed, kills=4), forked)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("step", STEPS)
+def test_three_kills_by_the_clock(step: str, whole: Path, steps: dict[str, str], tmp_path: Path) -> None:
+    """Of processes that import for themselves, at moments that a clock chose."""
+    chain = Chain(step, whole, steps, tmp_path, seed=6, kills=3)
+    random_ = random.Random(step)
+    for moment in chain.moments:
+        late = replace(moment, at=FIRST, after=random_.uniform(0, chain.seconds), victim="top")
+        process = start(chain.folder, *chain.arguments, **late.environment())
+        _, err = process.communicate(timeout=280)
+        assert process.returncode == -signal.SIGKILL, err
+        assert not (chain.store / chain.key).exists()
+    call(chain.folder, *chain.arguments)
+    chain.check_end()
+
+
 class Chain:
     """A copy of the undisturbed store without one artifact, and the seeded moments at which its builders die."""
 
@@ -60,8 +79,10 @@ class Chain:
         self, step: str, whole: Path, steps: dict[str, str], folder: Path, *, seed: int, kills: int
     ) -> None:
         self.step, self.key, self.folder = step, steps[step], folder.resolve()
-        self.store = copy_store(whole / "store", self.folder / "store", without=self.key)
+        self.store = copy_store(whole / "store", self.folder / "store", without=[self.key])
         self.wanted = contents(whole / "store")
+        manifest = json.loads((whole / "store" / self.key / "manifest.json").read_text())
+        self.seconds: float = manifest["provenance"]["seconds"]
         self.arguments = ("run", "tiny", "--only", step)
         touched = sum(f"{BUILDING}/{self.key}" in line for line in read(whole / "touches.txt"))
         random_ = random.Random(f"{seed} {step}")
@@ -78,6 +99,12 @@ class Chain:
             for number, (before, place) in enumerate(zip([0, *places], places, strict=False))
         ]
 
+    def check_end(self) -> None:
+        """Everything is as it would have been, and nothing else is there."""
+        wait_for_the_end(self.folder, 10)
+        assert contents(self.store) == self.wanted
+        assert not half_made(self.store)
+
 
 def check_chain(chain: Chain, forked: ForkedElf) -> None:
     for moment in chain.moments:
@@ -87,6 +114,4 @@ def check_chain(chain: Chain, forked: ForkedElf) -> None:
         assert code == -signal.SIGKILL or (moment.victim == "whoever" and code == 1), where
         assert not (chain.store / chain.key).exists(), f"published before the kill: {where}"
     assert forked.run(chain.folder, *chain.arguments) == 0, said(chain.folder)
-    wait_for_the_end(chain.folder, 10)
-    assert contents(chain.store) == chain.wanted
-    assert not half_made(chain.store)
+    chain.check_end()

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -22,7 +22,7 @@ def environment(extra: Mapping[str, str]) -> dict[str, str]:
 
 def start(folder: Path, *arguments: str, **extra: str) -> subprocess.Popen[str]:
     """The command in a folder and a session of its own, as a terminal would have it."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     return subprocess.Popen(
         [ELF, *arguments],
         cwd=folder,
@@ -63,11 +63,11 @@ def half_made(store: Path) -> list[Path]:
     return [path for path in store.glob(".building/*/*") if path.suffix != ".lock"]
 
 
-def copy_store(source: Path, target: Path, *, without: str | None = None) -> Path:
-    """A store of the same artifacts (by hard links: they never change), less one ``<stage>/<key>``."""
+def copy_store(source: Path, target: Path, *, without: Sequence[str]) -> Path:
+    """A store of the same artifacts (by hard links: they never change), less some ``<stage>/<key>``."""
     for path in sorted(source.glob("[a-z]*/*")):
         step = f"{path.parent.name}/{path.name}"
-        if step != without:
+        if step not in without:
             shutil.copytree(path, target / step, copy_function=os.link)
     return target
 

@@ -24,7 +24,8 @@ FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When to send which signal to whom: the command itself, its process group, or whoever makes the touch."""
+    """When to send which signal to whom: the command itself (``top``), its process group (``group``), whoever makes
+    the touch (``whoever``), or the first other process that makes that touch or a later one (``worker``)."""
 
     record: str
     store: str
@@ -80,7 +81,10 @@ class _Counter:
         count = os.lseek(self.fd, 0, os.SEEK_CUR) // WIDTH
         if self.moment.at is None:
             return
-        if event == "os.rename" and paths[-1] == self.final and os.getpid() == self.moment.top:
+        if self.moment.victim == "worker":
+            if count >= self.moment.at and os.getpid() != self.moment.top and self.is_first():
+                self.send()
+        elif event == "os.rename" and paths[-1] == self.final and os.getpid() == self.moment.top:
             self.send()
         elif count == self.moment.at:
             if self.moment.after:
@@ -89,6 +93,14 @@ class _Counter:
                 timer.start()
             else:
                 self.send()
+
+    def is_first(self) -> bool:
+        """Whether no process was hit yet."""
+        try:
+            os.close(os.open(f"{self.moment.record}.hit", os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return False
+        return True
 
     def send(self) -> None:
         if self.sent:
