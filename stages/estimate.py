@@ -22,6 +22,8 @@ CPU_FLOPS, GPU_FLOPS = 45e9, 200e12
 """Operations a second: one CPU core in float32, one data-centre GPU in bfloat16."""
 DOWNLOAD, TOKENS = 25e6, 250_000
 """Bytes a second from the network; tokens a second made by one core."""
+LETTERS = 4.5
+"""Bytes of text in a token, for a corpus of which only the size is known."""
 USEFUL = 0.3
 """Share of a pretrained model's weights that work on each token: not its embedding table, not a decoder."""
 OVERHEAD: Mapping[str, float] = {
@@ -131,7 +133,7 @@ class _Estimator:
             case "tokenizer", _:
                 return _Cost(bytes=100_000, seconds=0.0)
             case "tokenize", TokenizeStep():
-                return self.tokenize(section)
+                return self.tokenize(planned, section)
             case "pretrain", Pretrain():
                 return self.pretrain(section)
             case "encode", Encode():
@@ -152,10 +154,13 @@ class _Estimator:
             case _:
                 return _Cost()
 
-    def tokenize(self, section: TokenizeStep) -> _Cost:
+    def tokenize(self, planned: Planned, section: TokenizeStep) -> _Cost:
         tokens, length = section.data.expect_tokens, section.tokenize.length
         if tokens is None:
-            return _Cost()
+            size = self.known[planned.step.inputs["documents"]].bytes
+            if size is None:
+                return _Cost()
+            tokens = size / LETTERS
         kept = section.data.share * (
             1 - section.holdout if section.split == "train" else section.holdout or 1
         )

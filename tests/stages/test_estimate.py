@@ -66,7 +66,7 @@ def test_rows_are_cut_where_the_configuration_says() -> None:
 
 
 def test_unknown_sizes_stay_unknown_and_count_as_nothing() -> None:
-    hidden = estimates("quickstart", "data.train.expect_tokens=null")
+    hidden = estimates("quickstart", "data.train.expect_tokens=null", "data.train.asset.expect_bytes=null")
     assert hidden["encode"].bytes is None
     assert total_bytes(hidden.values()) < total_bytes(estimates("quickstart").values())
 
@@ -110,3 +110,14 @@ def test_scores_of_texts_that_are_there_have_a_cost(tmp_path: Path) -> None:
     made = {each.planned.step.name: each for each in estimate_plan(plan, experiment, find, TWO_CORES)}
     assert made["sample-ode"].rows == made["evaluate-ode"].rows == 64
     assert (made["evaluate-ode"].seconds or 0) > 1
+
+
+def test_a_corpus_of_ones_own_is_estimated_by_its_size(tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("words and more words\n" * 10_000)
+    own = [f"data.train.asset.uri=path:{tmp_path}/texts.txt", "data.train.asset.digest=null"]
+    own += ["data.train.expect_tokens=null", "data.train.share=1.0", "data.holdout=0.5"]
+    made = estimates("quickstart", *own)
+    size = made["fetch-train"].bytes
+    assert size == 210_000
+    assert made["tokenize"].rows == pytest.approx(size / 4.5 / 2 / 32, rel=0.01)
+    assert made["encode"].seconds is not None
