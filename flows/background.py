@@ -42,6 +42,14 @@ class Background:
             except ProcessLookupError:
                 pass
 
+    def listens_on(self, port: int) -> bool:
+        """Whether it is this process that accepts connections there."""
+        try:
+            places = psutil.Process(self.pid).net_connections(kind="tcp") if self.is_alive() else []
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            return False
+        return any(place.status == psutil.CONN_LISTEN and place.laddr.port == port for place in places)
+
 
 def launch(command: Sequence[str], *, folder: Path, environment: Mapping[str, str], log: Path) -> Background:
     """Start ``command`` in a session of its own, its output in ``log``, which only we may read.

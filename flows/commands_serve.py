@@ -117,9 +117,10 @@ class Said:
         self._plain(f"Run here:     {_prefect_command()} deployment run elf/tiny --watch")
         self._plain(f"Elsewhere:    {export}")
         self._plain(f"Look at:      {page_of(server.api)}, `elf status`")
-        if server.host and server.host not in LOOPBACK and AUTHORITY not in os.environ:
+        host = server.address.host if server.address is not None else LOOPBACK[0]
+        if host not in LOOPBACK and AUTHORITY not in os.environ:
             self.out.print(
-                f"Whoever reaches {server.host} can run flows as you; {AUTHORITY}=USER:PASSWORD shuts others out.",
+                f"Whoever reaches {host} can run flows as you; {AUTHORITY}=USER:PASSWORD shuts others out.",
                 style="yellow",
                 highlight=False,
             )

@@ -24,7 +24,7 @@ def choose_server(before: Record, host: str | None, port: int | None) -> Server 
         return _free(before, host or HOST)
     api = told if isinstance(told, str) else told.api
     if PrefectApi(api).answers(patience=5):
-        return Server(api, "", FOREIGN, None)
+        return Server(api, FOREIGN)
     if isinstance(told, str):
         raise Unreachable(
             f"No Prefect server answers at {api}. Start it, or have a server started here: `elf down`, then "
@@ -48,17 +48,18 @@ def _remembered(before: Record) -> Address | str | None:
 
 def _free(before: Record, host: str) -> Iterator[Address]:
     """Free addresses; where our last server was comes first, for a worker may still look for it there."""
-    last = address_in(before.server.api) if before.server is not None else None
+    last = before.server.address if before.server is not None else None
     ports = ([last.port] if last is not None else []) + list(PORTS)
     return (address for port in ports if (address := Address(host, port)).is_free())
 
 
 def refuse_another(there: Server, host: str | None, port: int | None, database: str | None) -> None:
-    """Raise Failed if a server that is up is not the one asked for: its address and database stay what they are."""
-    address = address_in(there.api)
+    """Raise Failed if our server that is up is not the one asked for: address and database stay what they are."""
+    address = there.address
+    assert address is not None
     differs = [
-        f"--port {port}" if port is not None and (address is None or address.port != port) else "",
-        f"--host {host}" if host is not None and there.process is not None and there.host != host else "",
+        f"--port {port}" if port not in (None, address.port) else "",
+        f"--host {host}" if host not in (None, address.host) else "",
         "another database" if database is not None and database != there.database else "",
     ]
     asked = " and ".join(each for each in differs if each)

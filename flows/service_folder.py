@@ -20,6 +20,7 @@ from pydantic import TypeAdapter
 
 from elf.cache.files import make_folder, write_atomic, writing
 from elf.flows.background import Background
+from elf.flows.service_address import Address
 from elf.pipeline.errors import Failed
 
 MARK = "# Written by `elf up`, removed by `elf down`.\n"
@@ -27,12 +28,12 @@ MARK = "# Written by `elf up`, removed by `elf down`.\n"
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server in use; ``process`` is None if somebody else started it, and then it is not ours to stop."""
+    """A server in use. Without ``address`` and ``process`` somebody else started it: it is not ours to stop."""
 
     api: str
-    host: str
     database: str
-    process: Background | None
+    address: Address | None = None
+    process: Background | None = None
 
 
 @dataclass(frozen=True, slots=True)

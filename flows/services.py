@@ -22,8 +22,8 @@ from elf.flows.service_address import Address, database_text
 from elf.flows.service_folder import Server, ServiceFolder, Worker
 from elf.pipeline.errors import Failed
 
-PATIENCE = 180.0
-"""Seconds a server or worker may take to come up: on a busy machine Prefect takes a while."""
+PATIENCE = 600.0
+"""Seconds a server or worker may take to come up: on a busy machine Prefect takes minutes."""
 DATABASE = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
 AUTHORITY = "PREFECT_SERVER_API_AUTH_STRING"
 _QUIET = {
@@ -39,7 +39,7 @@ _WORKER = {
     "PREFECT_WORKER_ENABLE_CANCELLATION": "true",
     "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT),
 }
-_TELLING = re.compile(r"(?:Error|Exception)\b.*: |already in use")
+_TELLING = re.compile(r"(?:Error|Exception)\b.*: ")
 _OF_SERVER = ("PREFECT_SERVER_DATABASE_", "PREFECT_API_DATABASE_", "PREFECT_SERVER_API_")
 
 
@@ -58,7 +58,7 @@ def start_server(folder: ServiceFolder, address: Address, database: str | None) 
     environment = _base(folder) | {DATABASE: url, "PREFECT_SERVER_UI_API_URL": _ui_address(address)}
     command = ["server", "start", "--host", address.host, "--port", str(address.port)]
     process = launch(_prefect(command), folder=folder.home, environment=environment, log=folder.server_log)
-    return Server(address.api, address.host, told, process)
+    return Server(address.api, told, address, process)
 
 
 def database_of(database: str | None) -> str | None:
@@ -69,11 +69,14 @@ def database_of(database: str | None) -> str | None:
 
 def wait_for_server(folder: ServiceFolder, server: Server) -> None:
     """Until the server answers. Raises Failed if it ends instead, PortTaken if another has its port."""
-    api, process = PrefectApi(server.api), server.process
+    api, process, address = PrefectApi(server.api), server.process, server.address
     assert process is not None
+    assert address is not None
     deadline = time.monotonic() + PATIENCE
     while process.is_alive():
-        if api.answers(patience=2) and process.is_alive():
+        if process.listens_on(address.port) and api.answers(
+            patience=10
+        ):  # what answers may be somebody else's
             return
         if time.monotonic() > deadline:
             words = _last_words(folder.server_log)
@@ -83,7 +86,7 @@ def wait_for_server(folder: ServiceFolder, server: Server) -> None:
             )
         time.sleep(0.2)
     words = _last_words(folder.server_log)
-    kind = PortTaken if "already in use" in words else Failed
+    kind = Failed if address.is_free() else PortTaken
     raise kind(f"The Prefect server did not come up{words}. Its log is {folder.server_log}.")
 
 

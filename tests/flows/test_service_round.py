@@ -1,4 +1,4 @@
-"""The whole round of `elf up`: two at once, status, runs, deaths, `elf down`; nothing left."""
+"""The whole round of `elf up`: three at once, status, runs, deaths, `elf down`; nothing left."""
 
 import json
 import os
@@ -12,7 +12,11 @@ import pytest
 from commands import processes_of
 from prefect_service import BIN, ROOT, wait_until
 
+from elf.flows.deployments import read_deployments
+from elf.flows.prefect_api import PrefectApi, Refused
 from elf.pipeline.config import shipped_names
+
+PATIENCE = 900
 
 
 class Project:
@@ -20,7 +24,7 @@ class Project:
 
     def __init__(self, home: Path) -> None:
         self.home = home / "project"
-        self.home.mkdir()
+        self.home.mkdir(parents=True)
         kept = {
             name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "ELF_"))
         }
@@ -40,7 +44,7 @@ class Project:
     def call(self, *command: str) -> tuple[int, str]:
         """Exit code and all that was printed."""
         process = self.start(*command)
-        said = process.communicate(timeout=400)[0]
+        said = process.communicate(timeout=PATIENCE)[0]
         return process.returncode, said
 
     def run(self, *parameters: str, config: str = "tiny") -> tuple[int, str]:
@@ -51,9 +55,18 @@ class Project:
         return json.loads((self.home / ".elf" / "services.json").read_text())
 
 
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    made = Project(tmp_path_factory.mktemp("services"))
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    made = Project(tmp_path)
+    try:
+        yield made
+    finally:
+        made.call("elf", "down")
+
+
+@pytest.fixture
+def neighbour(tmp_path: Path) -> Iterator[Project]:
+    made = Project(tmp_path / "neighbour")
     try:
         yield made
     finally:
@@ -61,21 +74,25 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_the_whole_round(project: Project) -> None:
-    two = [project.start("elf", "up") for _ in range(2)]
-    said = [each.communicate(timeout=600)[0] for each in two]
-    assert [each.returncode for each in two] == [0, 0], said
-    assert sorted(text.count("started ") for text in said) == [0, 5], said
-    assert sorted(text.count("there  ") for text in said) == [0, 5], said
+@pytest.mark.timeout(3000)
+def test_the_whole_round(project: Project, neighbour: Project) -> None:
+    three = [each.start("elf", "up") for each in (project, project, neighbour)]
+    said = [each.communicate(timeout=PATIENCE)[0] for each in three]
+    assert [each.returncode for each in three] == [0, 0, 0], "\n".join(said)
+    assert sorted(text.count("started ") for text in said) == [0, 5, 5], said
+    assert sorted(text.count("there  ") for text in said) == [0, 0, 5], said
     first = project.services()
+    assert first["server"]["api"] != neighbour.services()["server"]["api"]
     assert len(processes_of(project.home)) == 2
+    assert neighbour.call("elf", "down")[0] == 0
+    assert processes_of(neighbour.home) == []
 
     assert project.call("elf", "up")[0] == 0
     assert project.services() == first
     code, status = project.call("elf", "status")
     assert code == 0, status
     assert "down" not in status
+    assert max(map(len, status.splitlines())) <= 80
     check_parameters(project)
     check_runs(project)
     check_recovery(project, first)
@@ -83,11 +100,24 @@ def test_the_whole_round(project: Project) -> None:
 
 
 def check_parameters(project: Project) -> None:
-    """Wrong ones are refused at submission, for every deployment."""
-    for config in shipped_names(ROOT / "configs"):
-        code, said = project.call("prefect", "deployment", "run", f"elf/{config}", "-p", "only=trian")
-        assert code == 1, said
-        assert "trian" in said
+    """Wrong ones are refused at submission, by every deployment."""
+    code, said = project.call("prefect", "deployment", "run", "elf/tiny", "-p", "only=trian")
+    assert code == 1, said
+    assert "trian" in said
+    api = PrefectApi(project.services()["server"]["api"])
+    deployments = read_deployments(api)
+    assert sorted(each["name"] for each in deployments) == shipped_names(ROOT / "configs")
+    for each in deployments:
+        for wrong in (
+            {"only": "trian"},
+            {"stage": "train"},
+            {"config": 3},
+            {"overrides": {"train": {"steps": 3}}},
+        ):
+            with pytest.raises(Refused) as refused:
+                body = {"parameters": {**each["parameters"], **wrong}}
+                api.post(f"deployments/{each['id']}/create_flow_run", body)
+            assert refused.value.code in (409, 422)
 
 
 def check_runs(project: Project) -> None:
@@ -148,6 +178,5 @@ def check_the_end(project: Project) -> None:
     assert processes_of(project.home) == []
     assert project.call("elf", "down") == (0, "Nothing was up in this folder.\n")
     assert {each.name for each in project.home.iterdir()} <= {".elf", "runs", "store"}
-    assert {each.name for each in (project.home / ".elf").iterdir()} == {
-        *(".gitignore", "lock", "prefect", "server.log", "worker.log")
-    }
+    left = {each.name.removesuffix(".1") for each in (project.home / ".elf").iterdir()}
+    assert left == {".gitignore", "lock", "prefect", "server.log", "worker.log"}

@@ -103,9 +103,14 @@ def test_a_server_on_all_addresses_is_reached_by_the_loopback() -> None:
 
 
 def test_a_record_comes_back_as_it_was(folder: ServiceFolder) -> None:
-    server = Server("http://127.0.0.1:4200/api", "127.0.0.1", "SQLite x", Background(1, 2, "boot"))
+    address = Address("127.0.0.1", 4200)
+    server = Server(address.api, "SQLite x", address, Background(1, 2, "boot"))
     record = Record(server, Worker(server.api, "name", None, Background(3, 4, "boot")))
-    for each in (record, replace(record, server=replace(server, process=None)), replace(record, worker=None)):
+    for each in (
+        record,
+        replace(record, server=Server(address.api, "its own")),
+        replace(record, worker=None),
+    ):
         folder.write(each)
         assert folder.read() == each
     folder.write(Record())
@@ -168,6 +173,17 @@ def test_a_process_is_known_by_more_than_its_id(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "log").stat().st_mode) == 0o600
 
 
+def test_it_is_known_whose_port_a_port_is() -> None:
+    us, other = Background.of(os.getpid()), Background.of(os.getppid())
+    assert us is not None
+    assert other is not None
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        assert us.listens_on(port)
+        assert not other.listens_on(port)
+    assert not us.listens_on(port)
+
+
 def test_who_does_not_heed_is_killed(tmp_path: Path) -> None:
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(600)"
     log = tmp_path / "log"
@@ -185,10 +201,11 @@ def test_the_first_free_port_is_taken_and_the_last_one_before_it(folder: Service
     assert first.port >= 4200
     assert first.is_free()
     port = free_port()
-    before = Record(Server(f"http://127.0.0.1:{port}/api", "127.0.0.1", "SQLite", NOBODY))
+    last = Address("127.0.0.1", port)
+    before = Record(Server(last.api, "SQLite", last, NOBODY))
     chosen = choose_server(before, None, None)
     assert not isinstance(chosen, Server)
-    assert next(chosen) == Address("127.0.0.1", port)
+    assert next(chosen) == last
 
 
 @pytest.mark.parametrize("how", ["option", "environment"])
@@ -225,7 +242,8 @@ def test_a_host_that_is_not_ours_is_a_wrong_request(folder: ServiceFolder) -> No
 def test_a_server_that_is_up_is_not_changed_in_passing(
     asked: tuple[str | None, int | None, str | None], words: str | None
 ) -> None:
-    there = Server("http://127.0.0.1:4200/api", "127.0.0.1", "SQLite", NOBODY)
+    address = Address("127.0.0.1", 4200)
+    there = Server(address.api, "SQLite", address, NOBODY)
     if words is None:
         refuse_another(there, *asked)
     else:
