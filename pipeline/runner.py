@@ -201,7 +201,8 @@ def _build(
                 logged.record(traceback.format_exc())
             stretches.end()
         if isinstance(error, Exception) and str(log) not in str(error):
-            error.args = (f"{error} The log of {step.name} is {log}.",)
+            words = str(error).rstrip(".")
+            error.args = (f"{words}. The log of {step.name} is {log}.",)
         raise
     stretches.end()
     logged.record(f"{step.name}: done")

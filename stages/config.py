@@ -12,6 +12,8 @@ from elf.pipeline.stage import Compute
 
 Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+"""What torch takes for one."""
 
 
 def _folder_name(text: str) -> str:
@@ -135,7 +137,7 @@ class Pretrain(Section):
     lr: Annotated[float, Field(gt=0)] = 3e-3
     noise_density: Annotated[float, Field(gt=0, lt=1)] = 0.15
     mean_span: Annotated[float, Field(ge=1)] = 3.0
-    seed: int = 0
+    seed: Seed = 0
 
 
 class Encode(Section):
@@ -246,7 +248,7 @@ class Train(Section):
     steps: Positive | None = None
     epochs: Annotated[float, Field(gt=0)] | None = None
     precision: Literal["float32", "bf16"] = "float32"
-    seed: int = 0
+    seed: Seed = 0
     heldout: Heldout | None = None
     save_every: Annotated[int, RUNTIME, Field(ge=1)] = 1000
     """Steps between two checkpoints."""
@@ -296,7 +298,7 @@ class Control(Section):
     share: Share = 0.2
     """Share of tokens replaced (``replaced``)."""
     count: Positive = 64
-    seed: int = 0
+    seed: Seed = 0
 
 
 class Judge(Section):

@@ -62,6 +62,12 @@ def test_whatever_changes_the_states_changes_the_key_of_encode(
     assert planned(settings)["encode"].key not in keys, "other weights under the same name"
 
 
+@pytest.mark.parametrize("seed", [2**63, -(2**63) - 1, 10**23])
+def test_a_seed_that_torch_does_not_take_is_refused_at_once(settings: dict[str, Any], seed: int) -> None:
+    with pytest.raises(ValidationError, match=r"train\.seed"):
+        planned(settings, train__seed=seed)
+
+
 @pytest.mark.parametrize("setting", ["padding_side", "pad_side", "mask", "max_length"])
 def test_what_an_encode_cannot_vary_cannot_be_asked_for(settings: dict[str, Any], setting: str) -> None:
     with pytest.raises(ValidationError, match=rf"encode\.{setting}"):
