@@ -50,12 +50,7 @@ def test_force_says_where_the_bytes_differ_and_reuses_what_was_made_of_them(copi
     control = copied / "store" / keys(copied)["control-unigram"]
     manifest = json.loads((control / "manifest.json").read_text())
     text = (control / "samples.jsonl").read_text()
-    forged = text.replace("a", "b", 1)
-    (control / "samples.jsonl").write_text(forged)
-    call(copied, "run", "tiny")  # of the same size; only its digest could tell, and nobody asked
-    said = call(copied, "run", "tiny", "--force", "control-unigram")
-    assert (control / "samples.jsonl").read_text() == text
-    assert "identical to what was there" in said, "the manifest of what was there says so"
+    (control / "samples.jsonl").write_text(text.replace("a", "b", 1))
     manifest["files"]["samples.jsonl"]["digest"] = "xxh3:" + "0" * 32
     manifest["content"] = _content(manifest["files"])
     (control / "manifest.json").write_text(json.dumps(manifest))
@@ -63,6 +58,7 @@ def test_force_says_where_the_bytes_differ_and_reuses_what_was_made_of_them(copi
     assert "differs from what was there" in said
     assert steps(said, "built") == ["control-unigram"]
     assert "evaluate-unigram" in steps(said, "reused")
+    assert (control / "samples.jsonl").read_text() == text
 
 
 def _content(files: dict[str, dict[str, object]]) -> str:
