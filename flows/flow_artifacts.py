@@ -21,6 +21,10 @@ from elf.flows.score_table import METRICS, PREFIX
 from elf.stages.scoretable import Table, make_tables
 
 REPORT = "report"
+LEGEND = (
+    "Curves: blue is training, its band the 10th to 90th percentile of its steps; orange is held-out text, with "
+    "averaged weights, dashed with raw ones."
+)
 
 
 def show_settings(request: Request) -> None:
@@ -63,7 +67,7 @@ def show_report(name: str, steps: Mapping[str, Artifact], page: Path) -> None:
         return
     found = sorted(steps[REPORT].path.glob("*.png"))
     figures = "\n\n".join(f"![{path.stem}]({_data_uri(path)})" for path in found)
-    text = f"# {name}\n\nThe whole report: `{page}`\n\n{figures}\n"
+    text = f"# {name}\n\nThe whole report: `{page}`\n\n{figures}\n\n{LEGEND}\n"
     _send(
         create_markdown_artifact,
         text,

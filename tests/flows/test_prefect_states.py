@@ -21,6 +21,16 @@ def finish(service: Service, run: str) -> dict[str, Any]:
     return service.flow_run(run)
 
 
+def states(service: Service, run: str, **known: str) -> dict[str, str]:
+    """State names by step, once those in ``known`` are what they should be: the last words come late."""
+    wait_until(
+        lambda: known.items() <= service.task_states(run).items(),
+        120,
+        lambda: f"{known} in {service.task_states(run)}",
+    )
+    return service.task_states(run)
+
+
 def messages(service: Service, run: str) -> dict[str, str]:
     tasks = service.ask("task_runs/filter", {"flow_runs": {"id": {"any_": [run]}}})
     return {task["name"]: task["state"]["message"] for task in tasks}
@@ -40,10 +50,9 @@ def test_a_wrong_setting_fails_the_run_in_one_paragraph(service: Service) -> Non
 def test_a_failed_step_says_why_and_the_rest_shows_as_not_run(service: Service, tmp_path: Path) -> None:
     many = {"tokenize.rows": 1_000_000}
     run = finish(service, service.submit(until="encode", store=str(tmp_path / "store"), overrides=many))
-    states, said = service.task_states(run["id"]), messages(service, run["id"])
-    assert states["tokenizer"] == "Completed"
-    assert states["tokenize"] == "Failed"
-    assert states["encode"] == states["pretrain"] == "NotReady"
+    expected = {"tokenizer": "Completed", "tokenize": "Failed", "encode": "NotReady", "pretrain": "NotReady"}
+    states(service, run["id"], **expected)
+    said = messages(service, run["id"])
     assert "\n" not in said["tokenize"]
     assert "log.txt" in said["tokenize"]
     assert run["state_name"] == "Failed"
@@ -76,7 +85,7 @@ def test_only_our_keys_decide_what_is_reused(service: Service, tmp_path: Path) -
         text.write_text(content)
         os.utime(text, (1_000_000, 1_000_000))
         run = finish(service, service.submit(only="fetch", store=store, overrides=settings))
-        assert service.task_states(run["id"]) == {"fetch-train": state}
+        assert states(service, run["id"], **{"fetch-train": state}) == {"fetch-train": state}
         path = messages(service, run["id"])["fetch-train"].rpartition(", ")[2]
         assert content in "".join(each.read_text() for each in Path(path).rglob("*.txt"))
         paths.append(path)
@@ -91,13 +100,15 @@ def test_a_retry_does_not_force_again_what_its_run_has_built(service: Service, t
     )
     run = finish(service, forced)
     assert run["state_name"] == "Failed"
+    states(service, forced, **{"fetch-train": "Completed"})
     assert "identical to before" in messages(service, forced)["fetch-train"]
     done = service.prefect("flow-run", "retry", forced)
     assert done.returncode == 0, done.stderr
     wait_until(lambda: service.flow_run(forced)["run_count"] == 2, PATIENCE, lambda: "not started again")
     finish(service, forced)
-    tasks = service.ask("task_runs/filter", {"flow_runs": {"id": {"any_": [forced]}}})
-    assert sorted(task["state_name"] for task in tasks if task["name"] == "fetch-train") == [
-        "Cached",
-        "Completed",
-    ]
+
+    def told() -> list[str]:
+        tasks = service.ask("task_runs/filter", {"flow_runs": {"id": {"any_": [forced]}}})
+        return sorted(task["state_name"] for task in tasks if task["name"] == "fetch-train")
+
+    wait_until(lambda: told() == ["Cached", "Completed"], 120, lambda: f"{told()}")
