@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -107,17 +108,17 @@ def check_parameters(project: Project) -> None:
     api = PrefectApi(project.services()["server"]["api"])
     deployments = read_deployments(api)
     assert sorted(each["name"] for each in deployments) == shipped_names(ROOT / "configs")
-    for each in deployments:
-        for wrong in (
-            {"only": "trian"},
-            {"stage": "train"},
-            {"config": 3},
-            {"overrides": {"train": {"steps": 3}}},
-        ):
-            with pytest.raises(Refused) as refused:
-                body = {"parameters": {**each["parameters"], **wrong}}
-                api.post(f"deployments/{each['id']}/create_flow_run", body)
-            assert refused.value.code in (409, 422)
+    wrongs: list[dict[str, Any]] = [
+        {"only": "trian"},
+        {"stage": "train"},
+        {"config": 3},
+        {"overrides": {"train": {"steps": 3}}},
+    ]
+    for each, wrong in product(deployments, wrongs):
+        body = {"parameters": {**each["parameters"], **wrong}}
+        with pytest.raises(Refused) as refused:
+            api.post(f"deployments/{each['id']}/create_flow_run", body)
+        assert refused.value.code in (409, 422)
 
 
 def check_runs(project: Project) -> None:
