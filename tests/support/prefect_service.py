@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -70,7 +71,9 @@ class Service:
         assert self.server is None
         arguments = ["server", "start", "--host", "127.0.0.1", "--port", str(self.port)]
         self.server = self._start(arguments, self.server_log)
-        wait_until(self.answers, PATIENCE, lambda: f"the server did not come up:\n{self.server_log.read_text()}")
+        wait_until(
+            self.answers, PATIENCE, lambda: f"the server did not come up:\n{self.server_log.read_text()}"
+        )
 
     def start_worker(self) -> None:
         """Start a worker (again) and wait until the server knows that it is there."""
@@ -127,9 +130,17 @@ class Service:
         """POST ``body`` as JSON (GET without one) and return the JSON of the answer."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self.api}/{path}", data, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
-            text = answer.read()
-        return json.loads(text) if text else None
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+                    text = answer.read()
+                return json.loads(text) if text else None
+            except urllib.error.HTTPError as error:
+                if error.code != 503 or time.monotonic() > deadline:  # 503: its database is busy for a moment
+                    raise
+                error.close()
+                time.sleep(0.5)
 
     def submit(self, deployment: str = "tiny", **parameters: Any) -> str:
         """Create a flow run of a deployment for at once; its id."""
