@@ -69,7 +69,7 @@ def deploy(api: PrefectApi, home: Path) -> tuple[int, int]:
     from elf.flows.experiment import elf
 
     before = {each["name"] for each in read_deployments(api)}
-    schema = parameter_schema(elf).model_dump_for_openapi()
+    schema = parameter_schema(elf).model_dump_for_openapi() | {"additionalProperties": False}
     flow = api.post("flows/", {"name": FLOW})["id"]
     wanted = shipped_deployments()
     for each in wanted:
