@@ -48,15 +48,15 @@ def test_a_wrong_setting_fails_the_run_in_one_paragraph(service: Service) -> Non
 
 
 def test_a_failed_step_says_why_and_the_rest_shows_as_not_run(service: Service, tmp_path: Path) -> None:
-    many = {"tokenize.rows": 1_000_000}
-    run = finish(service, service.submit(until="encode", store=str(tmp_path / "store"), overrides=many))
-    expected = {"tokenizer": "Completed", "tokenize": "Failed", "encode": "NotReady", "pretrain": "NotReady"}
+    few = {"tokenize.subwords.size": 9}
+    run = finish(service, service.submit(until="encode", store=str(tmp_path / "store"), overrides=few))
+    expected = {"tokenizer": "Failed", "tokenize": "NotReady", "encode": "NotReady", "pretrain": "NotReady"}
     states(service, run["id"], **expected)
     said = messages(service, run["id"])
-    assert "\n" not in said["tokenize"]
-    assert "log.txt" in said["tokenize"]
+    assert "\n" not in said["tokenizer"]
+    assert "log.txt" in said["tokenizer"]
     assert run["state_name"] == "Failed"
-    assert run["state"]["message"] == f"Step 'tokenize': {said['tokenize']}"
+    assert run["state"]["message"] == f"Step 'tokenizer': {said['tokenizer']}"
     assert run["name"] == "tiny until encode"
 
 
