@@ -13,7 +13,7 @@ import pytest
 from commands import processes_of
 from prefect_service import BIN, ROOT, wait_until
 
-from elf.flows.deployments import read_deployments
+from elf.flows.deployments import ENTRYPOINT, folder_of, read_deployments
 from elf.flows.prefect_api import PrefectApi, Refused
 from elf.pipeline.config import shipped_names
 
@@ -96,6 +96,7 @@ def test_the_whole_round(project: Project, neighbour: Project) -> None:
     assert max(map(len, status.splitlines())) <= 80
     check_parameters(project)
     check_runs(project)
+    check_the_deployment_file(project)
     check_recovery(project, first)
     check_the_end(project)
 
@@ -136,6 +137,25 @@ def check_runs(project: Project) -> None:
     code, said = project.run(
         'force=["tokenizer", "tokenize"]', "until=tokenize", 'overrides={"tokenize.rows": 128}'
     )
+    assert code == 0, said
+
+
+def check_the_deployment_file(project: Project) -> None:
+    """`prefect deploy --all` makes the same deployments, and they run."""
+    api = project.services()["server"]["api"]
+    there = {"PREFECT_API_URL": api, "ELF_HOME": str(project.home)}
+    command = [str(BIN / "prefect"), "--no-prompt", "deploy", "--all"]
+    done = subprocess.run(
+        command, cwd=ROOT, env=project.environment | there, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    made = {each["name"]: each for each in read_deployments(PrefectApi(api))}
+    assert sorted(made) == shipped_names(ROOT / "configs")
+    for name, each in made.items():
+        assert (each["entrypoint"], each["parameters"]) == (ENTRYPOINT, {"config": name})
+        assert (folder_of(each), each["enforce_parameter_schema"]) == (str(project.home), True)
+        assert "command" not in each["job_variables"]  # the mark of those that `elf up` makes
+    code, said = project.run("only=fetch")
     assert code == 0, said
 
 
