@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 SETTINGS = {"tokenize.rows": 1024, "encode.shard_bytes": 32_768, "train.steps": 96}
 """Long enough that a fault comes before the end."""
 SLOWLY = SETTINGS | {"compute.encode.workers": 2, "compute.encode.batch_tokens": 32}
+ENDLESS = SLOWLY | {"train.steps": 20_000}
 GONE = 10.0
 """Seconds within which no process of a run may be left, on a machine that has nothing else to do."""
 PATIENCE = 600
@@ -180,6 +181,35 @@ def test_a_server_that_is_killed_and_comes_back(service: Service, whole: Path, t
     service.start_server()
     comes_to_the_same(service, run, whole, to_train)
     states_become(service, run, {"Cached", "Completed"})
+
+
+def test_a_cancellation_that_no_worker_hears(service: Service, to_train: Path) -> None:
+    run = service.submit(until="train", store=str(to_train), overrides=ENDLESS)
+    wait_for_checkpoint(to_train)
+    assert service.worker is not None
+    service.worker.send_signal(signal.SIGSTOP)
+    try:
+        service.ask(f"flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}})
+        wait_until(lambda: not processes_of(run), PATIENCE, lambda: f"{processes_of(run)}")
+        assert ended(service, run) == "Cancelled"
+    finally:
+        service.worker.send_signal(signal.SIGCONT)
+    states_become(service, run, {"Cached", "Crashed"})
+
+
+def test_a_run_that_is_called_crashed_while_it_lives(service: Service, to_train: Path) -> None:
+    run = service.submit(until="train", store=str(to_train), overrides=ENDLESS)
+    wait_for_checkpoint(to_train)
+    late = {"type": "CRASHED", "message": "no heartbeat"}
+    service.ask(f"flow_runs/{run}/set_state", {"state": late, "force": True})
+    wait_until(
+        lambda: service.flow_run(run)["state_name"] == "Running",
+        PATIENCE,
+        lambda: "the run did not say that it lives",
+    )
+    service.ask(f"flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}})
+    all_gone(run)
+    assert ended(service, run) == "Cancelled"
 
 
 def wait_for(store: Path, pattern: str) -> None:
