@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from elf.cache.errors import StoreBusy
-from elf.cache.files import make_folder, temporary_beside, writing
+from elf.cache.files import TEMPORARY, make_folder, writing
 from elf.cache.redaction import redact_arguments
 
 TTL = 60.0  # seconds without a heartbeat after which an owner on another host counts as dead
@@ -145,6 +145,7 @@ def acquire(
         try:
             if _lock(fd) and (_create(lease, holder) or _take_over(lease, fd, holder, ttl)):
                 os.set_inheritable(fd, True)
+                _sweep(lease)
                 return Lease(lease, holder, fd, ttl)
         except BaseException:
             os.close(fd)
@@ -183,16 +184,22 @@ def _create(lease: Path, holder: Holder) -> bool:
     """Put the file there whole, unless one stands there."""
     if lease.exists():
         return False
-    temporary = temporary_beside(lease)
+    temporary = lease.with_name(f"{TEMPORARY}{lease.name}-{holder.token}")
     with writing(lease):
         try:
             temporary.write_text(json.dumps(asdict(holder)))
             os.link(temporary, lease)
-        except FileExistsError:
+        except (FileExistsError, FileNotFoundError):  # another was quicker, and may have swept ours away
             return False
         finally:
             temporary.unlink(missing_ok=True)
     return True
+
+
+def _sweep(lease: Path) -> None:
+    """Remove what killed processes left of their attempts at this lease."""
+    for stray in lease.parent.glob(f"{TEMPORARY}{lease.name}*"):
+        stray.unlink(missing_ok=True)
 
 
 def _take_over(lease: Path, fd: int, holder: Holder, ttl: float) -> bool:

@@ -209,3 +209,33 @@ def test_the_heartbeat_notices_the_loss_by_itself(place: Path) -> None:
         time.sleep(0.01)
     assert lease.lost
     lease.release()
+
+
+KILLED_AT_LINK = """
+import os, signal, sys
+from pathlib import Path
+from elf.cache.lease import acquire
+os.link = lambda *names: os.kill(os.getpid(), signal.SIGKILL)
+acquire(Path(sys.argv[1]))
+"""
+
+
+def test_what_a_killed_process_left_of_its_attempt_is_swept_away(place: Path) -> None:
+    subprocess.run([sys.executable, "-c", KILLED_AT_LINK, str(place)], check=False)
+    assert [path.name for path in place.parent.iterdir() if path.name.startswith(".tmp-")]
+    acquire(place, on_wait=give_up).release()
+    assert [path.name for path in place.parent.iterdir()] == ["key.lock"]
+
+
+def test_whoever_was_swept_away_tries_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link, tries = os.link, []
+
+    def swept_once(source: Path, target: Path) -> None:
+        if not tries:
+            tries.append(source)
+            source.unlink()
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", swept_once)
+    acquire(place, poll=0.01).release()
+    assert tries

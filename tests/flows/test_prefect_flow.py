@@ -5,6 +5,8 @@ import urllib.error
 import pytest
 from prefect_service import Service
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.timeout(600)
 def test_a_deployment_runs_and_the_second_run_finds_everything(service: Service) -> None:
