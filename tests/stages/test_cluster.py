@@ -231,6 +231,7 @@ def check_kills(folder: Path, shards: list[int], workers: int) -> None:
         assert tree(out) == tree(folder / "undisturbed")
 
 
+@pytest.mark.slow
 def test_a_killed_encode_leaves_no_worker_and_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     check_kills(tmp_path, [1], workers=2)
 
