@@ -49,14 +49,19 @@ def first_start() -> datetime | None:
 
 
 def built_since(moment: datetime | None, planned: Planned, store: Store) -> bool:
-    """Whether the finished artifact of a step was begun after ``moment``: then it need not be forced again."""
+    """Whether the finished artifact of a step was begun since ``moment``: then it need not be forced again.
+
+    Manifests tell whole seconds, so an artifact of the same second counts as begun since.
+    """
     if moment is None:
         return False
     try:
         found = store.find(planned.step.spec.name, planned.key)
     except Damaged:
         return False
-    return found is not None and datetime.fromisoformat(found.manifest.provenance.started) >= moment
+    return found is not None and datetime.fromisoformat(found.manifest.provenance.started) >= moment.replace(
+        microsecond=0
+    )
 
 
 def _settle(run: UUID) -> None:

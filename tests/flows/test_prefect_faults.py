@@ -33,7 +33,8 @@ PATIENCE = 600
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with serving(tmp_path_factory.mktemp("faults"), {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}) as made:
+    settings = {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30", "PREFECT_WORKER_QUERY_SECONDS": "1"}
+    with serving(tmp_path_factory.mktemp("faults"), settings) as made:
         watch_for_dead_runs(PrefectApi(made.api))
         yield made
 
