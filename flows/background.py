@@ -8,7 +8,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,21 +55,23 @@ class Background:
 def launch(command: Sequence[str], *, folder: Path, environment: Mapping[str, str], log: Path) -> Background:
     """Start ``command`` in a session of its own, its output in ``log``, which only we may read.
 
-    The log of the time before is kept beside it, as ``<name>.1``.
+    The log of the time before is kept beside it, as ``<name>.1``. Scripts start what stands before ``&`` with SIGINT
+    ignored, and that would be inherited: a Prefect worker is then deaf to SIGTERM too. So it is not.
     """
     if log.exists():
         log.replace(log.with_name(f"{log.name}.1"))
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
     try:
-        process = subprocess.Popen(
-            list(command),
-            cwd=folder,
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        with _sigint_heeded():
+            process = subprocess.Popen(
+                list(command),
+                cwd=folder,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
     finally:
         os.close(output)
     process.returncode = 0  # it is to outlive us; Python would warn of a child that nobody waited for
@@ -109,6 +112,19 @@ def end(processes: Iterable[Background], *, grace: float) -> None:
     for process in stubborn:
         process.signal(signal.SIGKILL)
     wait_gone(stubborn, 10)
+
+
+@contextmanager
+def _sigint_heeded() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_IGN:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _boot() -> str:

@@ -2,6 +2,7 @@
 
 import http.server
 import os
+import signal
 import socket
 import stat
 import subprocess
@@ -191,6 +192,18 @@ def test_who_does_not_heed_is_killed(tmp_path: Path) -> None:
     wait_until(lambda: log.read_text() != "", 60, lambda: "it never began")
     end([process], grace=0.2)
     assert not process.is_alive()
+
+
+def test_what_a_script_starts_with_an_ampersand_heeds_signals_all_the_same(tmp_path: Path) -> None:
+    tell = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler, flush=True)"
+    log, before = tmp_path / "log", signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        launch([sys.executable, "-c", tell], folder=tmp_path, environment=os.environ, log=log)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    wait_until(lambda: log.read_text() != "", 60, lambda: "it never began")
+    assert log.read_text() == "True\n"
 
 
 def test_the_first_free_port_is_taken_and_the_last_one_before_it(folder: ServiceFolder) -> None:
