@@ -1,0 +1,71 @@
+"""What all benchmarks share: two sides measured in turn, one table, one line per bar, exit 1 if any is short."""
+
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A ratio or an error with its target; `at_most` for errors."""
+
+    name: str
+    value: float
+    target: float
+    at_most: bool = False
+
+    @property
+    def ok(self) -> bool:
+        return self.value <= self.target if self.at_most else self.value >= self.target
+
+
+def medians(sides: Mapping[str, Callable[[], object]], *, rounds: int) -> dict[str, float]:
+    """Median seconds of each side; the sides take turns, so that a busy moment meets them all. One round warms up."""
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    for turn in range(rounds + 1):
+        for name, call in sides.items():
+            began = time.perf_counter()
+            call()
+            if turn:
+                seconds[name].append(time.perf_counter() - began)
+    return {name: statistics.median(each) for name, each in seconds.items()}
+
+
+def peak_growth(call: Callable[[], object]) -> int:
+    """Bytes by which `call` raises the peak of this process's resident memory, measured in a forked child."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        Path("/proc/self/clear_refs").write_text("5")
+        before = _resident("VmRSS")
+        call()
+        os.write(writing, str(_resident("VmHWM") - before).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        grown = answer.read()
+    os.waitpid(child, 0)
+    if not grown:
+        raise RuntimeError("the measured child died; see what it printed above")
+    return int(grown)
+
+
+def finish(bars: Sequence[Bar]) -> None:
+    """Print one line per bar, then exit: 1 if any is short."""
+    width = max(len(bar.name) for bar in bars)
+    for bar in bars:
+        sign = "≤" if bar.at_most else "≥"
+        verdict = "ok" if bar.ok else "short"
+        print(f"{bar.name:<{width}}  {bar.value:.4g}  {sign} {bar.target:g}  {verdict}")
+    sys.exit(0 if all(bar.ok for bar in bars) else 1)
+
+
+def _resident(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return 1024 * int(line.split()[1])
+    raise RuntimeError(f"this kernel tells no {field}")
