@@ -7,12 +7,12 @@ folder. Training still starts its own processes.
 
 import json
 import os
-import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
 
 import touches
+from forking import Forking
 
 IMPORTED = (
     "elf.flows.cli",
@@ -30,25 +30,15 @@ class ForkedElf:
     """The test's side."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-W", "error", __file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "80"},
-        )
+        self._forking = Forking(__file__, COLUMNS="80")
 
     def run(self, folder: Path, *arguments: str, **environment: str) -> int:
         """Run the command to its end; its exit code."""
         folder.mkdir(exist_ok=True)
-        order = {"arguments": arguments, "folder": str(folder), "environment": environment}
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(json.dumps(order), file=self._process.stdin, flush=True)
-        return int(self._process.stdout.readline())
+        return self._forking.order(arguments=arguments, folder=str(folder), environment=environment)
 
     def close(self) -> None:
-        self._process.communicate()
+        self._forking.close()
 
 
 def said(folder: Path) -> str:

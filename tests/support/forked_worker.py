@@ -9,12 +9,12 @@ made of (rows, sum of the noise) goes to ``aux/fed.jsonl``.
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import torch
+from forking import Forking
 
 from elf.stages import train, worker
 from elf.stages.feeding import Fed
@@ -27,22 +27,13 @@ class Server:
     """The test's side."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-W", "error", __file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
+        self._forking = Forking(__file__)
 
     def run(self, job: Path, **kill: int) -> int:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(json.dumps({"job": str(job), "kill": kill}), file=self._process.stdin, flush=True)
-        return int(self._process.stdout.readline())
+        return self._forking.order(job=str(job), kill=kill)
 
     def close(self) -> None:
-        self._process.communicate()
+        self._forking.close()
 
 
 def arm(folder: Path, kill: dict[str, int]) -> None:
