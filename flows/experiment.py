@@ -41,7 +41,6 @@ StageName = Literal[
     "encode",
     "train",
     "weights",
-    "import",
     "sample",
     "control",
     "evaluate",
