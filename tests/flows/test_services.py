@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
@@ -28,6 +29,7 @@ from elf.flows.service_choice import choose_server, refuse_another
 from elf.flows.service_folder import MARK, Record, Server, ServiceFolder, Worker
 from elf.pipeline.config import shipped_names
 from elf.pipeline.errors import Failed, Misconfigured
+from elf.stages.experiment import STAGES
 
 Elf = Callable[..., subprocess.CompletedProcess[str]]
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -331,3 +333,9 @@ def test_a_request_that_cannot_be_honoured_leaves_nothing_running(
     assert not (tmp_path / ".elf" / "services.json").exists()
     assert not (tmp_path / "prefect.toml").exists()
     assert not processes_of(tmp_path)
+
+
+def test_the_flow_takes_the_names_of_all_stages_and_no_others() -> None:
+    from elf.flows.experiment import StageName  # not at the top: it takes seconds
+
+    assert set(get_args(StageName)) == set(STAGES)
