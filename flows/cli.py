@@ -6,7 +6,9 @@ from typing import Annotated
 import typer
 
 from elf.flows.arguments import spread
+from elf.flows.commands_cache import cache
 from elf.flows.failing import Ended, telling
+from elf.flows.options import AsJson, Config, Debug, Set, StorePath
 
 app = typer.Typer(
     name="elf",
@@ -18,15 +20,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Config = Annotated[str, typer.Argument(metavar="CONFIG", help="A YAML file, or the name of a shipped one.")]
-Set = Annotated[
-    list[str] | None, typer.Option("--set", metavar="K=V", help="Override a setting; any number of them.")
-]
-StorePath = Annotated[
-    str | None, typer.Option("--store", metavar="PATH", help="Default: $ELF_STORE, else ./store.")
-]
-Debug = Annotated[bool, typer.Option("--debug", envvar="ELF_DEBUG", help="Show tracebacks.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+app.add_typer(cache, name="cache")
 
 
 def _version(wanted: bool) -> None:
