@@ -36,7 +36,8 @@ class Compute(Section):
     workers: Annotated[int | None, RUNTIME, Field(ge=1)] = None
     """Processes of a stage that works part by part (tokenize, encode)."""
     batch: Annotated[int | None, RUNTIME, Field(ge=1)] = None
-    """Rows handled at once where the number of rows does not change the result (sample, evaluate)."""
+    """Rows handled at once where the number of rows does not change the result, rounding apart (train, sample,
+    evaluate)."""
     batch_tokens: Annotated[int, RUNTIME, Field(ge=1)] = 4096
     """Tokens per encoder call."""
     scheduler: Annotated[str | None, RUNTIME] = None

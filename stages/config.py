@@ -245,6 +245,9 @@ class Train(Section):
     optim: Optim = Optim()
     batch: Positive = 512
     """Rows per optimiser step, over all processes."""
+    accumulate: Positive = 1
+    """Groups a step's rows are dealt into; its loss is the mean of the groups' means. 1: one mean over all positions.
+    For memory alone, leave it and set ``compute.train.batch``."""
     steps: Positive | None = None
     epochs: Annotated[float, Field(gt=0)] | None = None
     precision: Literal["float32", "bf16"] = "float32"
@@ -259,6 +262,10 @@ class Train(Section):
     def _one_length(self) -> "Train":
         if (self.steps is None) == (self.epochs is None):
             raise ValueError("give the length of training once, as `steps` or as `epochs`")
+        if self.batch % self.accumulate:
+            raise ValueError(
+                f"`batch` ({self.batch} rows) must be a multiple of `accumulate` ({self.accumulate} groups)"
+            )
         return self
 
 

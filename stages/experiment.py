@@ -90,6 +90,7 @@ TRAIN = StageSpec(
     version=1,
     launch=Launch.ACCELERATE,
     worker="elf.stages.worker",
+    neutral={"accumulate": 1},
 )
 WEIGHTS = StageSpec(
     "weights", WeightsStep, "elf.stages.imported:run", ("checkpoint", "tokenizer", "latents?"), version=1

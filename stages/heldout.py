@@ -16,13 +16,23 @@ from elf.stages.team import Team
 
 
 class Heldout:
-    """Rows of ``split``, another than ``recipe``'s, in batches of the recipe's size."""
+    """Rows of ``split``, another than ``recipe``'s, in batches of the recipe's size, ``at_once`` rows of a process
+    at a time (all where it is absent)."""
 
-    def __init__(self, recipe: Recipe, split: LatentRows, settings: HeldoutSettings, team: Team) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        split: LatentRows,
+        settings: HeldoutSettings,
+        team: Team,
+        *,
+        at_once: int | None = None,
+    ) -> None:
         self._recipe = replace(recipe, latents=split, seed=seed_of("heldout", recipe.seed))
         self._every, self._rows = settings.every, min(settings.rows, split.rows)
         self._team = team
-        self._buffer = split.make_buffer(len(recipe.places))
+        self._at_once = at_once or len(recipe.places)
+        self._buffer = split.make_buffer(self._at_once)
 
     def due(self, step: int) -> bool:
         """Whether to measure after ``step`` steps."""
@@ -34,13 +44,13 @@ class Heldout:
         sums = [0.0] * 4
         for number, start in enumerate(range(0, self._rows, self._recipe.batch)):
             places = self._recipe.places
-            kept = range(places.start, max(min(places.stop, self._rows - start), places.start))
-            if not kept:
-                continue
-            fed = replace(self._recipe, places=kept).prepare(number, self._buffer)
-            batch = self._recipe.latents.normalise(fed.raw, self._recipe.device)
-            loss: Loss = objective(batch, fed.draws)
-            sums = [have + float(part) for have, part in zip(sums, parts(loss), strict=True)]
+            end = min(places.stop, self._rows - start)
+            for first in range(places.start, end, self._at_once):
+                some = range(first, min(first + self._at_once, end))
+                fed = replace(self._recipe, places=some).prepare(number, self._buffer)
+                batch = self._recipe.latents.normalise(fed.raw, self._recipe.device)
+                loss: Loss = objective(batch, fed.draws)
+                sums = [have + float(part) for have, part in zip(sums, parts(loss), strict=True)]
         found = means(self._team.total(sums))
         if not math.isfinite(found["loss"]):
             raise Failed(

@@ -49,6 +49,15 @@ class RawBatch:
     condition_length_B: Tensor
     length_B: Tensor
 
+    def take(self, chosen: slice) -> "RawBatch":
+        """Some of its rows, the same bytes."""
+        return RawBatch(
+            self.states_BLD[chosen],
+            self.ids_BL[chosen],
+            self.condition_length_B[chosen],
+            self.length_B[chosen],
+        )
+
 
 class View(RowSource, Protocol):
     """What is asked of a store of one view."""

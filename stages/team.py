@@ -5,6 +5,7 @@ ONE process without a word, so the number that came is compared with the number 
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -58,6 +59,10 @@ class Team:
         return nn.parallel.DistributedDataParallel(
             module, device_ids=devices, find_unused_parameters=not all_used
         )
+
+    def apart(self, module: nn.Module) -> AbstractContextManager[None]:
+        """Inside, gradients of a module that ``wrap`` gave stay this process's own, and are added up."""
+        return module.no_sync() if isinstance(module, nn.parallel.DistributedDataParallel) else nullcontext()
 
     def total(self, numbers: Sequence[torch.Tensor | float]) -> list[float]:
         """Each number summed over the processes, in float64; waits for the device."""

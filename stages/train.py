@@ -19,13 +19,14 @@ from elf.pipeline.stage import StageContext
 from elf.stages import checkpoint as checkpoints
 from elf.stages.config import Optim, Train
 from elf.stages.feeding import Fed, Feed, Recipe
-from elf.stages.heldout import Heldout, means, parts
+from elf.stages.heldout import Heldout, means
 from elf.stages.model.config import ObjectiveConfig
 from elf.stages.model.draws import Draws
 from elf.stages.model.network import Network, build, count_parameters
 from elf.stages.model.objective import Batch, Loss, loss
 from elf.stages.model.optim import clip
 from elf.stages.model.schedule import learning_rate
+from elf.stages.pieces import Measured, Pieces
 from elf.stages.steps import Length, training_length
 from elf.stages.stopping import Interrupted, StopWish
 from elf.stages.team import Team
@@ -66,13 +67,14 @@ def run(section: Train, context: StageContext) -> Mapping[str, JSON]:
         recipe = Recipe(latents, section.seed, section.batch, places, card.objective, team.device)
         heldout = None
         if section.heldout is not None and validation is not None:
-            heldout = Heldout(recipe, validation, section.heldout, team)
+            heldout = Heldout(recipe, validation, section.heldout, team, at_once=context.compute.batch)
 
         # What steps change
         network = build(card.model, torch.Generator().manual_seed(section.seed)).to(team.device)
         state = TrainingState(network, section.optim, team)
         objective = Objective(network, card.objective, section.precision)
         wrapped = team.wrap(objective, all_used=card.objective.self_condition > 0)
+        pieces = Pieces(places, groups=section.accumulate, at_once=context.compute.batch, team=team)
 
         # Where to begin
         folder = context.out / CHECKPOINTS
@@ -89,19 +91,15 @@ def run(section: Train, context: StageContext) -> Mapping[str, JSON]:
             for fed in feed:
                 arrived = time.perf_counter()
 
-                # The loss of the global batch: sums over all processes
+                # The loss of the global batch and its gradients
                 network.train()
-                local: Loss = wrapped(latents.normalise(fed.raw, team.device), fed.draws)
-                *sums, stops = team.total([*parts(local), float(wish.stop)])
-                counted = max(sums[1] + sums[3], 1.0)
-                figures = means(sums)
-                gate("loss", figures["loss"], fed, local, places)
-
-                # The gradients of its mean; processes are averaged, hence the factor
                 state.optimizer.zero_grad(set_to_none=True)
-                (local.sum * (team.size / counted)).backward()
+                mine = pieces.add_gradients(wrapped, fed, latents.normalise, card.objective.padding)
+                *sums, stops = team.total([*mine.sums, float(wish.stop)])
+                figures = means(sums)
+                gate("loss", figures["loss"], fed, mine, places)
                 norm = float(clip(network.parameters(), section.optim.clip))
-                gate("gradient norm", norm, fed, local, places)
+                gate("gradient norm", norm, fed, mine, places)
 
                 # The step
                 lr = rate(section.optim, length, fed.step)
@@ -139,12 +137,12 @@ def rate(optim: Optim, length: Length, step: int) -> float:
     return learning_rate(step, peak=optim.lr, warmup=length.warmup, total=total, minimum=optim.min_lr)
 
 
-def gate(what: str, value: float, fed: Fed, local: Loss, places: range) -> None:
+def gate(what: str, value: float, fed: Fed, measured: Measured, places: range) -> None:
     """Refuse a step before it changes anything, on all processes alike: ``value`` is that of the global batch."""
     if math.isfinite(value):
         return
     mine = fed.rows[places.start : places.stop]
-    guilty = mine[~torch.isfinite(local.ce_B + local.l2_B).cpu().numpy()]
+    guilty = mine[~torch.isfinite(measured.error_B).cpu().numpy()]
     listed = guilty if guilty.size else fed.rows
     rows = ", ".join(map(str, listed[:20])) + (f" and {listed.size - 20} more" if listed.size > 20 else "")
     raise Failed(

@@ -41,6 +41,24 @@ class Draws:
     drop_B: Tensor
     dropout_seed: int = 0
 
+    def take(self, chosen: slice) -> "Draws":
+        """Those of some of the rows. Fewer than all get a dropout seed of their own."""
+        noise_BLD = self.noise_BLD[chosen]
+        shared = self.decode_noise_BLD is self.noise_BLD
+        part = chosen.indices(len(self.t_B))
+        whole = len(range(*part)) == len(self.t_B)
+        return Draws(
+            decode_B=self.decode_B[chosen],
+            t_B=self.t_B[chosen],
+            noise_BLD=noise_BLD,
+            guidance_B=self.guidance_B[chosen],
+            coin_B=self.coin_B[chosen],
+            decode_t_BL=self.decode_t_BL[chosen],
+            decode_noise_BLD=noise_BLD if shared else self.decode_noise_BLD[chosen],
+            drop_B=self.drop_B[chosen],
+            dropout_seed=self.dropout_seed if whole else seed_of("piece", self.dropout_seed, *part),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class DistillDraws:

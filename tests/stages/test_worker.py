@@ -138,13 +138,15 @@ def test_two_processes_train_as_one(tmp_path: Path, optimizer: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_learning_rate_of_a_step_is_the_same_on_any_number_of_processes(tmp_path: Path) -> None:
-    """100 steps with 10 of warm-up, on two processes, and on two up to step 37 and then on one."""
+    """100 steps with 10 of warm-up in four groups, on two processes, and on two up to step 37 and then on one, two
+    rows at a time."""
     corpus = Corpus.make(tmp_path)
-    settings = {**TRAIN, "steps": 100, "optim": {**TRAIN["optim"], "lr": 0.001, "warmup_steps": 10}}
+    optim = {**TRAIN["optim"], "lr": 0.001, "warmup_steps": 10}
+    settings = {**TRAIN, "steps": 100, "optim": optim, "batch": 8, "accumulate": 4}
     launch(write_job(corpus, tmp_path / "two", settings, compute={"processes": 2}), 2)
     mixed = tmp_path / "mixed"
-    launch(write_job(corpus, mixed, {**settings, "steps": 37}, compute={"processes": 2}), 2)
-    launch(write_job(corpus, mixed, settings), 1)
+    launch(write_job(corpus, mixed, {**settings, "steps": 37}, compute={"processes": 2, "batch": 1}), 2)
+    launch(write_job(corpus, mixed, settings, compute={"batch": 2}), 1)
     wanted = [0.0001 * min(step, 10) for step in range(100)]
     for name in ("two", "mixed"):
         rates = [line["lr"] for line in read_metrics(tmp_path / name / "metrics.jsonl")]

@@ -1,0 +1,93 @@
+"""One optimiser step in pieces, one after another: where its rows do not fit into memory at once, or where the mean
+is to be taken group by group.
+
+With ``train.accumulate`` G, place p of the global batch is of group p % G, whoever holds it, and the step's loss is
+the mean over the groups of Σ error / Σ positions that count of each (paper's programs; G = 1 is the mean over all
+positions). A group is computed ``compute.train.batch`` rows at a time, which changes rounding and nothing else.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from elf.stages.feeding import Fed
+from elf.stages.heldout import parts
+from elf.stages.latents import RawBatch
+from elf.stages.model.config import Padding
+from elf.stages.model.masks import loss_mask
+from elf.stages.model.objective import Batch, Loss
+from elf.stages.team import Team
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """``chosen`` of this process's rows, all of one group."""
+
+    group: int
+    chosen: slice
+    last: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measured:
+    """Of this process's rows in one step: ``sums`` (4,) float64 as ``heldout.parts`` names them, and ``error_B``,
+    what each row adds."""
+
+    sums: Tensor
+    error_B: Tensor
+
+
+class Pieces:
+    """How the steps of a run are cut; ``at_once`` rows at a time, all where it is absent."""
+
+    def __init__(self, places: range, *, groups: int, at_once: int | None, team: Team) -> None:
+        self._groups, self._team = groups, team
+        self._rows = len(places)
+        cut = [
+            (group, chosen) for group in range(groups) for chosen in _slices(places, group, groups, at_once)
+        ]
+        self.pieces = [Piece(*piece, last=piece is cut[-1]) for piece in cut]
+
+    def add_gradients(
+        self,
+        module: nn.Module,
+        fed: Fed,
+        normalise: Callable[[RawBatch, torch.device], Batch],
+        padding: Padding,
+    ) -> Measured:
+        """Add the gradients of the step's loss to the parameters of ``module``, which maps a batch and its draws to
+        a Loss; with several processes, to the mean over them."""
+        device = self._team.device
+        weights = self._weights(fed, padding)
+        sums = torch.zeros(4, dtype=torch.float64, device=device)
+        error_B = torch.zeros(self._rows, device=device)
+        for piece in self.pieces:
+            batch = normalise(fed.raw.take(piece.chosen), device)
+            # Processes exchange gradients once a step, with the last piece.
+            with nullcontext() if piece.last else self._team.apart(module):
+                local: Loss = module(batch, fed.draws.take(piece.chosen))
+                (local.sum * weights[piece.group]).backward()
+            sums += torch.stack([part.double() for part in parts(local)])
+            error_B[piece.chosen] = (local.ce_B + local.l2_B).float()
+        return Measured(sums, error_B)
+
+    def _weights(self, fed: Fed, padding: Padding) -> list[float]:
+        """By group: the share of its positions in the step's loss; times processes, whose gradients are averaged."""
+        raw = fed.raw
+        counted_BL = loss_mask(raw.condition_length_B, raw.length_B, raw.ids_BL.shape[1], padding)
+        counts = [counted_BL.new_zeros((), dtype=torch.int64)] * self._groups
+        for piece in self.pieces:
+            counts[piece.group] = counts[piece.group] + counted_BL[piece.chosen].sum()
+        totals = self._team.total(counts)
+        return [self._team.size / (self._groups * max(total, 1.0)) for total in totals]
+
+
+def _slices(places: range, group: int, groups: int, at_once: int | None) -> Iterator[slice]:
+    """The group's rows among this process's, ``at_once`` at a time."""
+    first = (group - places.start) % groups
+    stride = groups * (at_once or len(places))
+    for start in range(first, len(places), stride):
+        yield slice(start, min(start + stride, len(places)), groups)
