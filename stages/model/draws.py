@@ -113,14 +113,14 @@ def draw(
     uniform_BU, t_B, guidance_B, decode_t_BL = _row_numbers(seeds, 5, 1 + length, law)
     noise_BLD = _noise([seed_of("noise", seed, step, row) for row in rows], length, width, device)
     return Draws(
-        decode_B=uniform_BU[:, 0] < objective.decode_share,
+        decode_B=chosen(uniform_BU[:, 0], objective.decode_share),
         t_B=t_B.to(device),
         noise_BLD=noise_BLD,
         guidance_B=guidance_B.to(device),
-        coin_B=uniform_BU[:, 3] < objective.self_condition,
+        coin_B=chosen(uniform_BU[:, 3], objective.self_condition),
         decode_t_BL=decode_t_BL.to(device),
         decode_noise_BLD=noise_BLD,
-        drop_B=uniform_BU[:, 4] < objective.condition_dropout,
+        drop_B=chosen(uniform_BU[:, 4], objective.condition_dropout),
         dropout_seed=seed_of("dropout", seed, step, *rows),
     )
 
@@ -176,6 +176,11 @@ def draw_samples(
         times_BS=times_BS.to(device),
         noise=noise,
     )
+
+
+def chosen(uniform_B: Tensor, share: float) -> Tensor:
+    """(B,) bool: the rows that uniform numbers in [0, 1) choose where `share` of all rows is to be chosen."""
+    return uniform_B < share
 
 
 def student_span(place_B: Tensor, place_BI: Tensor, *, span: float) -> tuple[Tensor, Tensor, Tensor]:

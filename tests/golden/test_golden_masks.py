@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from transformers import T5Config, T5EncoderModel
 
+from elf.stages.model.draws import chosen
 from elf.stages.model.masks import additive, encoder_mask, is_condition, is_valid
 from tests.golden.reading import Goldens, close, tolerance
 
@@ -63,3 +64,13 @@ def test_collation(goldens: Goldens) -> None:
         assert torch.equal(is_valid(length_B, length).float(), expected["attention_mask"])
         mask = encoder_mask(condition_B, length_B, length)
         assert torch.equal(mask.float(), expected["encoder_attention_mask"]), name
+
+
+def test_dropped_conditions(goldens: Goldens) -> None:
+    """Which rows lose their condition, by their uniform number."""
+    record = goldens.index["cases"].get("collate/label_drop")
+    if record is None:
+        pytest.skip("no dropped conditions recorded")
+    given = goldens.part(record["file"], "prepare/")
+    for number, share in enumerate(record["label_drop_prob"]):
+        assert torch.equal(chosen(given["uniform"], share), given[f"label_drop_{number}"].bool()), share
