@@ -1,22 +1,49 @@
 """Memory maps of shard files, the most recently used kept.
 
 Maps are private and read-only: nothing done to them reaches the file, and they count against no commit
-limit. Page tables cost about 1 MB per GiB touched, which is why their number is bounded.
+limit. Each holds a file descriptor, and page tables that cost about 2 MB per GiB touched: hence their bound.
 """
 
 import mmap
-import threading
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
+
+from elf.cache.recent import Recent
 
 if TYPE_CHECKING:
     from elf.cache.layout import Array
 
-MAX_MAPS = 512
+MAX_OPEN = 128
+"""Shards of one store open at once: three views of two splits stay below 1024 descriptors, the usual limit."""
+Place: TypeAlias = tuple[int, int, int]
+"""Shard, first token in it, token after the last."""
+
+
+class Locator(Protocol):
+    """What is asked of a store to find a shard."""
+
+    def __call__(self, shard: int) -> tuple[Path, int]:
+        """Its file and the number of its tokens."""
+        ...
+
+
+class Shards(Protocol):
+    """The shards of a store, however their bytes come."""
+
+    def tokens(self, place: Place) -> "Array":
+        """(tokens, width), read-only."""
+        ...
+
+    def willneed(self, places: Sequence[Place]) -> None:
+        """Start reading these tokens from the disk, and nothing else; returns at once."""
+        ...
+
+    def copy(self, places: Sequence[Place], outs: Sequence["Array"]) -> None:
+        """Copy the tokens of ``places[i]`` to ``outs[i]``, (tokens, width) and C-contiguous."""
+        ...
 
 
 class ShardMap:
@@ -36,22 +63,26 @@ class ShardMap:
         self._map.madvise(mmap.MADV_WILLNEED, first, stop * self._token_bytes - first)
 
 
-class ShardMaps:
-    """Maps by shard number, opened on demand, at most `limit` of them; safe to share between threads."""
+class MappedShards:
+    """Shards through memory maps, at most ``limit`` of them at a time."""
 
-    def __init__(self, mapped: Callable[[int], ShardMap], limit: int) -> None:
-        self._open = mapped
-        self._limit = limit
-        self._maps: OrderedDict[int, ShardMap] = OrderedDict()
-        self._lock = threading.Lock()
+    def __init__(
+        self, locate: Locator, *, width: int, dtype: np.dtype[np.generic], limit: int = MAX_OPEN
+    ) -> None:
+        def mapped(shard: int) -> ShardMap:
+            path, tokens = locate(shard)
+            return ShardMap(path, tokens=tokens, width=width, dtype=dtype)
 
-    def __getitem__(self, shard: int) -> ShardMap:
-        with self._lock:
-            found = self._maps.get(shard)
-            if found is None:
-                found = self._maps[shard] = self._open(shard)
-                if len(self._maps) > self._limit:
-                    self._maps.popitem(last=False)
-            else:
-                self._maps.move_to_end(shard)
-            return found
+        self._maps = Recent(mapped, limit)
+
+    def tokens(self, place: Place) -> "Array":
+        shard, start, stop = place
+        return self._maps[shard].tokens[start:stop]
+
+    def willneed(self, places: Sequence[Place]) -> None:
+        for shard, start, stop in places:
+            self._maps[shard].willneed(start, stop)
+
+    def copy(self, places: Sequence[Place], outs: Sequence["Array"]) -> None:
+        for place, out in zip(places, outs, strict=True):
+            out[:] = self.tokens(place)

@@ -1,12 +1,15 @@
 """Reading an embedding store: mapped rows without a copy, batches gathered into buffers that are used again.
 
-A `RowSource` is what training sees, wherever the rows come from: `Rows` (fixed length) and `RaggedRows` map a
-finished store. Numbers come in the stored dtype, bfloat16 as uint16 bits; torch views them as it likes.
+`Rows` (fixed length) and `RaggedRows` read a finished store. Numbers come in the stored dtype, bfloat16 as uint16
+bits; torch views them as it likes. `gather` and `fill` compare what they copied with its CRC-32C the first time this
+process reads a row: that costs one pass over the copy while it is in the processor's cache, once a row, and after it
+rows come at the speed of memory. What a disk changes later in a process's life goes unseen until `verify`.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +17,13 @@ import numpy.typing as npt
 from elf.cache.errors import Damaged
 from elf.cache.files import crc32c, digest_file
 from elf.cache.layout import STORAGE, Array, DType, Layout
-from elf.cache.maps import MAX_MAPS, ShardMap, ShardMaps
+from elf.cache.maps import MAX_OPEN, MappedShards, Place, Shards
 from elf.cache.opening import read_array_layout, read_ragged_layout
 from elf.cache.parts import read_record, shard_fault
+from elf.cache.preads import ReadShards
 
+Reader: TypeAlias = Literal["map", "pread"]
+"""Through memory maps, or by reads where an I/O error under a map must not kill the process."""
 Indices: TypeAlias = "Sequence[int] | npt.NDArray[np.integer]"
 
 
@@ -32,19 +38,26 @@ class RowSource(Protocol):
     def storage(self) -> np.dtype[np.generic]: ...
     def willneed(self, indices: Indices) -> None: ...
     def gather(self, indices: Indices, out: Array) -> npt.NDArray[np.int32]: ...
+    def fill(self, indices: Indices, outs: Sequence[Array]) -> None: ...
 
 
 class _StoredRows:
     """What both kinds of store share; shape (rows, length, width)."""
 
-    def __init__(self, folder: Path, layout: Layout, *, max_maps: int = MAX_MAPS) -> None:
+    def __init__(
+        self, folder: Path, layout: Layout, *, reader: Reader = "map", max_open: int = MAX_OPEN
+    ) -> None:
         self.folder = folder
         self.layout = layout
         self.shape = (layout.rows, layout.length, layout.width)
         self.dtype: DType = layout.dtype
         self.storage = STORAGE[layout.dtype].dtype
-        self._maps = ShardMaps(self._map, max_maps)
-        self._crcs: dict[int, npt.NDArray[np.uint32]] = {}
+        shards = MappedShards if reader == "map" else ReadShards
+        locate = partial(_locate, folder, layout)
+        self._shards: Shards = shards(locate, width=layout.width, dtype=self.storage, limit=max_open)
+        self._unproven = np.ones(layout.rows, np.bool_)
+        self._crc = np.zeros(layout.rows, np.uint32)
+        self._crc_known = np.zeros(layout.shards, np.bool_)
         for shard in range(layout.shards):
             if fault := shard_fault(folder, layout, shard):
                 raise Damaged(f"Shard {shard} of the store {folder} is damaged: {fault}. {_CURE}")
@@ -57,44 +70,49 @@ class _StoredRows:
         return self.layout.rows
 
     def __getitem__(self, row: int) -> Array:
-        """The stored tokens of a row, (tokens, width), mapped and read-only: no copy."""
-        [(shard, start, stop)] = self._places([row])
-        return self._maps[shard].tokens[start:stop]
+        """The stored tokens of a row, (tokens, width), read-only and not proven; mapped rows are not copied."""
+        return self._shards.tokens(self._places([row])[0])
 
     def proven(self, row: int) -> Array:
         """`self[row]`, once its bytes are those that were recorded. Raises Damaged naming the row and its shard."""
-        [(shard, start, stop)] = self._places([row])
-        tokens = self._maps[shard].tokens[start:stop]
-        if shard not in self._crcs:
-            self._crcs[shard] = read_record(self.folder, self.layout, shard).crc
-        self._check_row(shard, row, tokens, int(self._crcs[shard][row - self.layout.rows_of(shard).start]))
+        [place] = self._places([row])
+        tokens = self._shards.tokens(place)
+        self._check_row(row, place[0], tokens)
         return tokens
 
     def willneed(self, indices: Indices) -> None:
         """Start reading the rows' exact byte ranges from the disk; returns at once."""
-        for shard, start, stop in _merged(sorted(self._places(indices))):
-            self._maps[shard].willneed(start, stop)
+        self._shards.willneed(list(_merged(sorted(self._places(indices)))))
+
+    def fill(self, indices: Indices, outs: Sequence[Array]) -> None:
+        """Copy each row's tokens to its own of ``outs``, (tokens, width) in the stored dtype and C-contiguous.
+
+        Raises Damaged, naming row and shard, where bytes read for the first time are not those that were recorded.
+        """
+        places = self._places(indices)
+        self._shards.copy(places, outs)
+        rows = np.asarray(indices, np.int64)
+        for number in np.flatnonzero(self._unproven[rows]).tolist():
+            row = int(rows[number])
+            self._check_row(row, places[number][0], outs[number])
+            self._unproven[row] = False
 
     def gather(self, indices: Indices, out: Array) -> npt.NDArray[np.int32]:
         """Copy rows to `out[:len(indices)]`, (n, length, width) in the stored dtype, zeros past a row's end.
 
-        Returns the number of tokens of each row. Raises ValueError for another shape or dtype.
+        Returns the number of tokens of each row. Raises ValueError for another shape or dtype, Damaged as `fill`.
         """
         if out.dtype != self.storage or out.shape[1:] != self.shape[1:] or len(out) < len(indices):
             raise ValueError(
                 f"the buffer is {out.dtype} {out.shape}, {len(indices)} rows of {self.folder} need "
                 f"{self.storage} {(len(indices), *self.shape[1:])}."
             )
-        places = self._places(indices)
-        tokens = {shard: self._maps[shard].tokens for shard in {place[0] for place in places}}
-        length = self.layout.length
-        for target, (shard, start, stop) in zip(out, places, strict=False):
-            if stop - start == length:
-                target[:] = tokens[shard][start:stop]
-            else:
-                target[: stop - start] = tokens[shard][start:stop]
-                target[stop - start :] = 0
-        return np.array([stop - start for _, start, stop in places], np.int32)
+        counts = [stop - start for _, start, stop in self._places(indices)]
+        self.fill(indices, [target[:count] for target, count in zip(out, counts, strict=False)])
+        for target, count in zip(out, counts, strict=False):
+            if count < self.layout.length:
+                target[count:] = 0
+        return np.array(counts, np.int32)
 
     def verify(self, *, sample: int | None = None, seed: int = 0) -> int:
         """Compare with what was recorded: every byte, or the CRC-32C of `sample` random rows.
@@ -114,15 +132,19 @@ class _StoredRows:
         record = read_record(self.folder, self.layout, shard)
         if digest_file(self.folder / self.layout.shard_name(shard)) == record.digest:
             return
-        for row, crc in zip(self.layout.rows_of(shard), record.crc.tolist(), strict=True):
-            self._check_row(shard, row, self[row], crc)
+        for row in self.layout.rows_of(shard):
+            self._check_row(row, shard, self[row])
         raise Damaged(f"Shard {shard} of the store {self.folder} is not the file that was recorded. {_CURE}")
 
-    def _check_row(self, shard: int, row: int, tokens: Array, crc: int) -> None:
-        if crc32c(tokens) != crc:
+    def _check_row(self, row: int, shard: int, tokens: Array) -> None:
+        if not self._crc_known[shard]:
+            rows = self.layout.rows_of(shard)
+            self._crc[rows.start : rows.stop] = read_record(self.folder, self.layout, shard).crc
+            self._crc_known[shard] = True
+        if crc32c(tokens) != int(self._crc[row]):
             raise Damaged(f"Row {row} in shard {shard} of the store {self.folder} has changed. {_CURE}")
 
-    def _places(self, indices: Indices) -> list[tuple[int, int, int]]:
+    def _places(self, indices: Indices) -> list[Place]:
         """(shard, first token, token after the last) of each row."""
         rows = np.asarray(indices, np.int64)
         outside = rows[(rows < 0) | (rows >= self.shape[0])]
@@ -133,36 +155,35 @@ class _StoredRows:
         shards, starts, counts = self.layout.locate(rows)
         return list(zip(shards.tolist(), starts.tolist(), (starts + counts).tolist(), strict=True))
 
-    def _map(self, shard: int) -> ShardMap:
-        tokens = int(self.layout.tokens_of(shard).sum())
-        path = self.folder / self.layout.shard_name(shard)
-        return ShardMap(path, tokens=tokens, width=self.layout.width, dtype=self.storage)
-
 
 class Rows(_StoredRows):
     """A store of rows of one length."""
 
     @classmethod
-    def open(cls, folder: Path, *, max_maps: int = MAX_MAPS) -> "Rows":
+    def open(cls, folder: Path, *, reader: Reader = "map", max_open: int = MAX_OPEN) -> "Rows":
         """Raises Damaged, naming document or shard, if anything is missing, cut or not of this format."""
-        return cls(folder, read_array_layout(folder), max_maps=max_maps)
+        return cls(folder, read_array_layout(folder), reader=reader, max_open=max_open)
 
 
 class RaggedRows(_StoredRows):
     """A store of rows of their own lengths, which `gather` pads with zeros."""
 
     @classmethod
-    def open(cls, folder: Path, *, max_maps: int = MAX_MAPS) -> "RaggedRows":
+    def open(cls, folder: Path, *, reader: Reader = "map", max_open: int = MAX_OPEN) -> "RaggedRows":
         """Raises Damaged, naming document or shard, if anything is missing, cut or not of this format."""
-        return cls(folder, read_ragged_layout(folder), max_maps=max_maps)
+        return cls(folder, read_ragged_layout(folder), reader=reader, max_open=max_open)
 
 
 _CURE = "Build it again: run its stage with --force."
 
 
-def _merged(places: list[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
+def _locate(folder: Path, layout: Layout, shard: int) -> tuple[Path, int]:
+    return folder / layout.shard_name(shard), int(layout.tokens_of(shard).sum())
+
+
+def _merged(places: list[Place]) -> Iterator[Place]:
     """Sorted (shard, start, stop) with neighbours joined."""
-    current: tuple[int, int, int] | None = None
+    current: Place | None = None
     for shard, start, stop in places:
         if current is not None and current[0] == shard and start <= current[2]:
             current = (shard, current[1], max(current[2], stop))

@@ -141,13 +141,13 @@ def test_gather_fills_the_head_of_a_buffer(
     draw: Callable[..., Any],
     rows_into: Callable[..., None],
     indices: list[int],
-    max_maps: int,
+    max_open: int,
 ) -> None:
     data = draw((10, 8, 4), "float32")
     folder = tmp_path_factory.getbasetemp() / "gathered"
     if not folder.exists():
         rows_into(folder, LAYOUT, data)
-    rows = Rows.open(folder, max_maps=max_maps)
+    rows = Rows.open(folder, max_open=max_open)
     out = np.full((12, 8, 4), 7, np.float32)
     rows.willneed(np.array(indices, np.int64))
     assert rows.gather(np.array(indices, np.int64), out).tolist() == [8] * len(indices)
@@ -167,7 +167,7 @@ def test_maps_are_bounded_and_views_outlive_them(folder: Path, data: Any) -> Non
     def mapped() -> int:
         return sum(str(folder) in line for line in Path("/proc/self/maps").read_text().splitlines())
 
-    rows = Rows.open(folder, max_maps=1)
+    rows = Rows.open(folder, max_open=1)
     assert mapped() == 0
     views = [rows[row] for row in range(10)]
     assert mapped() == 3
@@ -178,7 +178,7 @@ def test_maps_are_bounded_and_views_outlive_them(folder: Path, data: Any) -> Non
 
 
 def test_threads_may_share_a_reader(folder: Path, data: Any) -> None:
-    rows = Rows.open(folder, max_maps=1)
+    rows = Rows.open(folder, max_open=1)
     wrong: list[int] = []
 
     def read(seed: int) -> None:
