@@ -169,6 +169,11 @@ def holder_of(path: Path, *, ttl: float = TTL) -> Holder | None:
     return None if not holder.is_here() and age > ttl else holder
 
 
+def last_holder_of(path: Path) -> Holder | None:
+    """Whoever held the lease on `path` last, living or not, for as long as its file stands."""
+    return _read(path.with_name(path.name + ".lease"))
+
+
 def _lock(fd: int) -> bool:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

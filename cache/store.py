@@ -6,8 +6,8 @@ written last. The private folder survives a crash, so the next builder of the sa
 
 import errno
 import uuid
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,8 +25,8 @@ from elf.cache.files import (
 from elf.cache.lease import TTL, Holder, Lease, OnWait, acquire, holder_of
 from elf.cache.manifest import MANIFEST, Fingerprint, Manifest, check_name, short
 from elf.cache.records import sizes
+from elf.cache.uses import BUILDING, Place, await_collector, holding, last_use, mark, note_uses
 
-BUILDING = ".building"
 _OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST)
 
 
@@ -111,21 +111,21 @@ class Store:
         stage: str,
         key: Fingerprint,
         *,
-        uses: Iterable[tuple[str, Fingerprint]] = (),
+        uses: Collection[Place] = (),
         on_wait: OnWait | None = None,
     ) -> Generator[Building]:
         """The private folder of a key, once nobody else builds it: look with `find` again before building.
 
-        While it is open nobody replaces the artifacts it `uses`, named by stage and key.
+        While it is open nobody replaces or collects the artifacts it `uses`.
         """
         place = self._place(stage, key)
         lease = acquire(place, uses=_marks(uses), on_wait=on_wait, ttl=self._ttl)
-        with self._holding(lease, place) as building:
+        with self._holding(lease, place) as building, self._noting(uses):
             yield building
 
     @contextmanager
     def rebuilding(
-        self, stage: str, key: Fingerprint, *, uses: Iterable[tuple[str, Fingerprint]] = ()
+        self, stage: str, key: Fingerprint, *, uses: Collection[Place] = ()
     ) -> Generator[Building]:
         """A second private folder for building a finished key anew, to be given to `replace`.
 
@@ -140,7 +140,28 @@ class Store:
         place = self._place(stage, key)
         self._refuse_users(stage, key)
         lease = acquire(place, uses=_marks(uses), on_wait=refuse, ttl=self._ttl)
-        with self._holding(lease, place.with_name(f"{key}.again")) as building:
+        with self._holding(lease, place.with_name(f"{key}.again")) as building, self._noting(uses):
+            yield building
+
+    def using(self, places: Collection[Place]) -> AbstractContextManager[None]:
+        """Read artifacts, finished or still to be built, for as long as it is open: nobody collects them."""
+        return holding(self.root, places, ttl=self._ttl)
+
+    def last_use(self, stage: str, key: Fingerprint) -> float:
+        """When the artifact was finished or last used, in seconds since the epoch."""
+        return last_use(self.root, (stage, key))
+
+    @contextmanager
+    def receiving(
+        self, stage: str, key: Fingerprint, *, on_wait: OnWait | None = None
+    ) -> Generator[Building]:
+        """A private folder for an artifact that comes whole from elsewhere, once nobody else builds the key.
+
+        It is another than that of `building`, so that neither goes on from the other's files; its end is `commit`.
+        """
+        place = self._place(stage, key)
+        lease = acquire(place, on_wait=on_wait, ttl=self._ttl)
+        with self._holding(lease, place.with_name(f"{key}.pull")) as building:
             yield building
 
     def commit(self, where: Building | Path, manifest: Manifest) -> Artifact:
@@ -202,12 +223,11 @@ class Store:
 
     def users_of(self, stage: str, key: Fingerprint) -> list[Holder]:
         """Whoever builds from the artifact at the moment."""
-        (mark,) = _marks([(stage, key)])
         holders = (
             holder_of(lease.with_suffix(""), ttl=self._ttl)
             for lease in sorted(self.root.glob(f"{BUILDING}/*/*.lease"))
         )
-        return [holder for holder in holders if holder is not None and mark in holder.uses]
+        return [holder for holder in holders if holder is not None and mark((stage, key)) in holder.uses]
 
     def _refuse_users(self, stage: str, key: Fingerprint) -> None:
         for holder in self.users_of(stage, key):
@@ -219,6 +239,14 @@ class Store:
     def _place(self, stage: str, key: Fingerprint) -> Path:
         check_name(stage, key)
         return self.root / BUILDING / stage / key
+
+    @contextmanager
+    def _noting(self, uses: Collection[Place]) -> Generator[None]:
+        """Nothing of `uses` is being collected from here on, and its last use is when this ends."""
+        await_collector(self.root, uses, ttl=self._ttl)
+        note_uses(self.root, uses)
+        yield
+        note_uses(self.root, uses)
 
     @contextmanager
     def _holding(self, lease: Lease, path: Path) -> Generator[Building]:
@@ -290,8 +318,8 @@ def _refuse_link(path: Path) -> None:
         )
 
 
-def _marks(artifacts: Iterable[tuple[str, Fingerprint]]) -> list[str]:
-    return [f"{stage}/{key}" for stage, key in artifacts]
+def _marks(places: Iterable[Place]) -> list[str]:
+    return [mark(place) for place in places]
 
 
 def _folder(where: Building | Path) -> Path:
