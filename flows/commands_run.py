@@ -8,7 +8,7 @@ from rich.console import Console
 
 from elf.flows.request import RUNS, load_request
 from elf.flows.terminal import Narrator, make_console, make_progress
-from elf.pipeline.runner import Outcome, materialise
+from elf.pipeline.runner import Outcome, materialise, needed
 from elf.pipeline.runs import PAGE, link_runs
 from elf.pipeline.wording import count_of, seconds_text
 
@@ -30,16 +30,19 @@ def run_experiment(
     out.print(
         f"[bold]{name}[/]  {count_of(len(request.plan), 'step')}, store {request.store.root}", highlight=False
     )
-    outcomes = materialise(
-        request.plan,
-        request.store,
-        watch=Narrator(out, request.plan),
-        progress=make_progress(out),
-        only=only,
-        until=until,
-        force=force,
-    )
-    folder = link_runs(RUNS, name, request.experiment, outcomes)
+    # A wrong request is refused before anything is written.
+    needed(request.plan, request.store, only=only, until=until, force=force)
+    with request.store.using(request.plan.places()):
+        outcomes = materialise(
+            request.plan,
+            request.store,
+            watch=Narrator(out, request.plan),
+            progress=make_progress(out),
+            only=only,
+            until=until,
+            force=force,
+        )
+        folder = link_runs(RUNS, name, request.experiment, outcomes)
     _summarise(outcomes, folder, time.monotonic() - began, out)
 
 

@@ -18,14 +18,15 @@ def import_weights(checkpoint: str, config: str, overrides: Sequence[str], store
     settings = [f"weights.asset.uri={uri}", f"name={name}", *overrides]
     request = load_request(config, settings, store)
     out = make_console()
-    outcomes = materialise(
-        request.plan,
-        request.store,
-        watch=Narrator(out, request.plan),
-        progress=make_progress(out),
-        until="weights",
-    )
-    folder = link_runs(RUNS, request.experiment.name, request.experiment, outcomes)
+    with request.store.using(request.plan.places()):
+        outcomes = materialise(
+            request.plan,
+            request.store,
+            watch=Narrator(out, request.plan),
+            progress=make_progress(out),
+            until="weights",
+        )
+        folder = link_runs(RUNS, request.experiment.name, request.experiment, outcomes)
     facts = outcomes["train"].artifact.manifest.facts
     made = f"{facts['parameters']:,} parameters after {facts['steps']:,} steps: {folder / 'train'}"
     out.print(made, highlight=False, soft_wrap=True)

@@ -97,7 +97,8 @@ def elf(
         except REFUSALS as error:
             return FailedState(message=str(error))
         show_settings(request)
-        return _run(request, steps, forced)
+        with request.store.using(request.plan.places()):
+            return _run(request, steps, forced)
 
 
 @contextmanager

@@ -6,19 +6,32 @@ Keys are known before anything runs, because a key is made of settings and of th
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from elf.cache.manifest import JSON, Fingerprint
+from elf.cache.uses import Place
 from elf.pipeline.errors import Misconfigured
 from elf.pipeline.section import Section, fingerprint, identity
 from elf.pipeline.stage import Compute, StageSpec
+
+
+class Tie(Enum):
+    """What a step needs of one of its inputs. How it is tied changes no key."""
+
+    BUILT = "built"
+    """The artifact."""
+    INLINE = "inline"
+    """What the artifact would be made of: the step makes what it would hold for itself."""
+    GLANCE = "glance"
+    """Nothing: it looks at the artifact where it is there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """One named instance of a stage. ``inputs`` maps the stage's roles to names of other steps.
 
-    ``prefix`` is where its section stands in the configuration (``train``, ``sample.0``), and ``places`` where
+    ``ties`` says of a role what is needed of it, the artifact where it says nothing. ``prefix`` is where its section stands in the configuration (``train``, ``sample.0``), and ``places`` where
     single fields of it stand if elsewhere; messages name settings by these.
     """
 
@@ -29,6 +42,11 @@ class Step:
     compute: Compute = field(default_factory=Compute)
     prefix: str = ""
     places: Mapping[str, str] = field(default_factory=dict[str, str])
+    ties: Mapping[str, Tie] = field(default_factory=dict[str, Tie])
+
+    def tie(self, role: str) -> Tie:
+        """What is needed of the input ``role``."""
+        return self.ties.get(role, Tie.BUILT)
 
     def place_of(self, path: str) -> str:
         """Where the field ``path`` of this step's section stands in the configuration."""
@@ -117,10 +135,30 @@ class Plan:
         """Names of the steps that any of ``wanted`` means."""
         return {step for name in wanted for step in self.select(name)}
 
+    def places(self) -> list[Place]:
+        """Stage and key of every step."""
+        return [(planned.step.spec.name, planned.key) for planned in self]
+
     def leaves(self) -> tuple[str, ...]:
         """Steps that nobody takes as an input."""
         used = {source for planned in self for source in planned.step.inputs.values()}
         return tuple(name for name in self._planned if name not in used)
+
+    def needs(self, name: str) -> tuple[str, ...]:
+        """Steps whose artifacts must be there before ``name`` can be built."""
+        step = self._planned[name].step
+        found: dict[str, None] = {}
+        for role, source in step.inputs.items():
+            if step.tie(role) is Tie.BUILT:
+                found[source] = None
+            elif step.tie(role) is Tie.INLINE:
+                found.update(dict.fromkeys(self._planned[source].step.inputs.values()))
+        return tuple(found)
+
+    def spared(self) -> frozenset[str]:
+        """Steps that others name as an input, but none needs to be built."""
+        needed = {source for name in self._planned for source in self.needs(name)}
+        return frozenset(self._planned) - frozenset(self.leaves()) - needed
 
     def upstream(self, names: Iterable[str]) -> tuple[str, ...]:
         """``names`` and everything they are built from, inputs first."""

@@ -11,7 +11,9 @@ import yaml
 from elf.cache.errors import Damaged
 from elf.cache.files import make_folder, write_atomic, writing
 from elf.cache.manifest import MANIFEST, Manifest
+from elf.cache.roots import remember
 from elf.cache.store import Artifact
+from elf.cache.uses import Place
 from elf.pipeline.errors import Failed
 from elf.pipeline.runner import Outcome
 from elf.pipeline.section import Section
@@ -31,8 +33,13 @@ class RunRecord:
 
 
 def link_runs(root: Path, name: str, experiment: Section, outcomes: Mapping[str, Outcome]) -> Path:
-    """Point ``root/name/<step>`` at each artifact and write the resolved configuration; returns the folder."""
+    """Point ``root/name/<step>`` at each artifact and write the resolved configuration; returns the folder.
+
+    The store remembers ``root``, so that what it reaches is kept.
+    """
     folder = make_folder(root / name)
+    for store, links in _by_store(name, outcomes).items():
+        remember(store, root, links)
     plain = experiment.model_dump(mode="json")
     write_atomic(folder / RESOLVED, yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
     for step, outcome in outcomes.items():
@@ -64,6 +71,16 @@ def read_run(root: Path, name: str) -> RunRecord:
         else:
             steps[link.name] = Artifact(link.resolve(), manifest)
     return RunRecord(name, folder, steps, tuple(broken))
+
+
+def _by_store(name: str, outcomes: Mapping[str, Outcome]) -> dict[Path, dict[str, Place]]:
+    """The links that will lead into each store."""
+    found: dict[Path, dict[str, Place]] = {}
+    for step, outcome in outcomes.items():
+        artifact = outcome.artifact
+        links = found.setdefault(artifact.path.parent.parent, {})
+        links[f"{name}/{step}"] = artifact.manifest.stage, artifact.manifest.fingerprint
+    return found
 
 
 def _link(link: Path, target: Path) -> None:
