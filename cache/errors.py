@@ -23,3 +23,11 @@ class StoreBusy(CacheError):
 
 class Unwritable(CacheError):
     """The disk is full, read-only or not ours; the message names the path and the free bytes."""
+
+
+class Unreachable(CacheError):
+    """A remote store does not answer now; nothing is known of what it holds."""
+
+
+class BadRemote(CacheError):
+    """The address or the credentials of a remote store are wrong: waiting does not help."""
