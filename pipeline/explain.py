@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from elf.cache.errors import Damaged
-from elf.cache.manifest import JSON, Fingerprint, Manifest, short
+from elf.cache.manifest import JSON, Fingerprint, short
 from elf.cache.store import Artifact, Store
-from elf.pipeline.plan import Plan, Planned
+from elf.pipeline.descriptions import read_description
+from elf.pipeline.plan import Plan, Planned, payload_of
 from elf.pipeline.section import differences
 from elf.pipeline.wording import seconds_text
 
@@ -31,7 +32,7 @@ class Change:
 class Explanation:
     """``found`` for a hit; else the nearest artifact, if any, and what differs from it.
 
-    ``upstream`` explains, by role, the inputs whose keys differ.
+    ``upstream`` explains, by role, the inputs whose keys differ; ``spared``: no step of the plan needs it built.
     """
 
     planned: Planned
@@ -39,6 +40,7 @@ class Explanation:
     nearest: Artifact | None
     changes: tuple[Change, ...]
     upstream: tuple["Explanation", ...]
+    spared: bool = False
 
     def lines(self) -> Iterator[str]:
         """The explanation as text: what differs, and for what differs upstream the way from there to here."""
@@ -47,6 +49,9 @@ class Explanation:
         if self.found is not None:
             made = self.found.manifest.provenance
             yield f"{title}  hit: built {_minute(made.started)} on {made.host} in {seconds_text(made.seconds)}"
+            return
+        if self.spared:
+            yield f"{title}  skip: what takes it as an input makes what it needs of it, or does without"
             return
         if self.nearest is None:
             yield f"{title}  build: the store holds no other {step.spec.name} of this kind"
@@ -79,6 +84,7 @@ class Explainer:
 
     def __init__(self, plan: Plan, store: Store) -> None:
         self._plan, self._store = plan, store
+        self._spared = plan.spared()
         self._place = {name: place for place, name in enumerate(plan.names())}
         self._found: dict[tuple[str, str], Artifact | None] = {}
         self._others: dict[str, list[Artifact]] = {}
@@ -92,9 +98,10 @@ class Explainer:
         if found is not None:
             return Explanation(planned, found, None, (), ())
         nearest = self._nearest(planned)
-        if nearest is None:
-            return Explanation(planned, None, None, (), ())
-        return self._against(planned, nearest)
+        told = (
+            Explanation(planned, None, None, (), ()) if nearest is None else self._against(planned, nearest)
+        )
+        return replace(told, spared=name in self._spared)
 
     def _against(self, planned: Planned, old: Artifact) -> Explanation:
         """What separates the wanted step from ``old``."""
@@ -102,7 +109,7 @@ class Explainer:
         if pair not in self._told:
             changes = tuple(
                 Change(_place(planned, path), before, after)
-                for path, before, after in differences(_payload(old.manifest), dict(planned.payload))
+                for path, before, after in differences(payload_of(old.manifest), dict(planned.payload))
                 if not path.startswith("inputs.")
             )
             upstream: list[Explanation] = []
@@ -125,7 +132,15 @@ class Explainer:
             before = old.manifest.inputs.get(role)
             if before != key:
                 source = self._plan[sources[role]]
-                yield role, source, before, self._find(source.step.spec.name, before) if before else None
+                yield role, source, before, self._earlier(source, old, role, before) if before else None
+
+    def _earlier(self, source: Planned, user: Artifact, role: str, key: str) -> Artifact | None:
+        """The input that ``user`` was made from, or what is known of it where it was never built."""
+        found = self._find(source.step.spec.name, key)
+        described = None if found is not None else read_description(user.path, role)
+        if described is None or (described.stage, described.fingerprint) != (source.step.spec.name, key):
+            return found
+        return Artifact(user.path, described)
 
     def _nearest(self, planned: Planned) -> Artifact | None:
         """The finished artifact of this stage that differs in the fewest settings, upstream ones included; the
@@ -146,7 +161,7 @@ class Explainer:
         """Differing settings; an input that cannot be followed counts as many."""
         pair = planned.step.name, other.manifest.fingerprint
         if pair not in self._far:
-            differing = differences(_payload(other.manifest), dict(planned.payload))
+            differing = differences(payload_of(other.manifest), dict(planned.payload))
             own = sum(1 for path, _, _ in differing if not path.startswith("inputs."))
             self._far[pair] = own + sum(
                 UNKNOWN if earlier is None else self._distance(source, earlier)
@@ -171,15 +186,6 @@ def _place(planned: Planned, path: str) -> str:
 
 def _reversed_time(artifact: Artifact) -> tuple[int, ...]:
     return tuple(-ord(letter) for letter in artifact.manifest.provenance.started)
-
-
-def _payload(manifest: Manifest) -> dict[str, JSON]:
-    return {
-        "stage": manifest.stage,
-        "version": manifest.version,
-        "identity": manifest.identity,
-        "inputs": dict(manifest.inputs),
-    }
 
 
 def _minute(started: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from elf.cache.manifest import JSON, Fingerprint
+from elf.cache.manifest import JSON, Fingerprint, Manifest, short
 from elf.cache.uses import Place
 from elf.pipeline.errors import Misconfigured
 from elf.pipeline.section import Section, fingerprint, identity
@@ -31,8 +31,9 @@ class Tie(Enum):
 class Step:
     """One named instance of a stage. ``inputs`` maps the stage's roles to names of other steps.
 
-    ``ties`` says of a role what is needed of it, the artifact where it says nothing. ``prefix`` is where its section stands in the configuration (``train``, ``sample.0``), and ``places`` where
-    single fields of it stand if elsewhere; messages name settings by these.
+    ``ties`` says of a role what is needed of it, the artifact where it says nothing. ``prefix`` is where its section
+    stands in the configuration (``train``, ``sample.0``), and ``places`` where single fields of it stand if elsewhere;
+    messages name settings by these.
     """
 
     name: str
@@ -180,3 +181,23 @@ def key_payload(spec: StageSpec[Any], section: Section, inputs: Mapping[str, Fin
         "identity": identity(section, spec.neutral),
         "inputs": dict(inputs),
     }
+
+
+def payload_of(manifest: Manifest) -> dict[str, JSON]:
+    """What the key of a finished artifact is the hash of."""
+    return {
+        "stage": manifest.stage,
+        "version": manifest.version,
+        "identity": manifest.identity,
+        "inputs": dict(manifest.inputs),
+    }
+
+
+def key_fault(manifest: Manifest) -> str | None:
+    """What is wrong if a manifest does not say what its key stands for."""
+    if fingerprint(payload_of(manifest)) == manifest.fingerprint:
+        return None
+    return (
+        f"The manifest of {manifest.stage} {short(manifest.fingerprint)} does not say what its key is the hash of: its "
+        "stage, version, identity or inputs have changed since it was written."
+    )
