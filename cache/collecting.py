@@ -182,8 +182,10 @@ def _unfinished(root: Path, *, grace: float, now: float) -> Iterator[Item]:
         except CacheError:
             continue
         rest = path.name[64:]
-        unfinished = path.is_dir() and rest in ("", ".again")
-        if not unfinished and not rest.startswith((".old-", ".manifest-", ".again.manifest-")):
+        unfinished = path.is_dir() and rest in ("", ".again", ".pull")
+        if not unfinished and not rest.startswith(
+            (".old-", ".manifest-", ".again.manifest-", ".pull.manifest-")
+        ):
             continue  # leases and locks
         used, kept = newest(path), list[Reason]()
         if (holder := holder_of(root / BUILDING / place[0] / place[1])) is not None:

@@ -7,7 +7,7 @@ it is about to remove, names that in `.collecting/doomed`, looks once more for a
 
 import os
 import uuid
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -83,45 +83,10 @@ class Collector:
         return why
 
     def _take_away(self, item: Item) -> str | None:
-        stage, key = item.place
-
-        def refuse(holder: Holder | None) -> None:
-            raise StoreBusy(f"being built by {holder or 'children of a process that is gone'}")
-
-        try:
-            lease = acquire(self._root / BUILDING / stage / key, on_wait=refuse)
-        except StoreBusy as busy:
-            return str(busy)
-        try:
-            doomed = self._announce(item.place)
-            why = self._reason(item)
-            if why is not None:
-                return why
-            self._lease.check()
-            lease.check()
-            trash = make_folder(self._root / TRASH) / f"{stage}-{short(key)}-{uuid.uuid4().hex}"
-            with writing(item.path):
-                try:
-                    item.path.rename(trash)
-                except FileNotFoundError:
-                    return "gone already"
-            fsync_folder(item.path.parent)
-            doomed.unlink(missing_ok=True)
-        finally:
-            lease.release()
-        _remove(trash)
-        if item.kind == "artifact":
+        why = take_away(self._root, self._lease, item.path, item.place, lambda: self._reason(item))
+        if why is None and item.kind == "artifact":
             forget_use(self._root, item.place)
-        return None
-
-    def _announce(self, place: Place) -> Path:
-        """Let those who begin to read from here on see what is being judged."""
-        doomed = self._root / COLLECTING / DOOMED
-        draft = doomed.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
-        with writing(doomed):
-            draft.write_text(mark(place))
-            draft.replace(doomed)
-        return doomed
+        return why
 
     def _reason(self, item: Item) -> str | None:
         """What has come up since the survey. Whoever uses what was made from it noted the use of that, or of this."""
@@ -140,6 +105,53 @@ class Collector:
         if any(item.place in each.reached.values() for each in all_folders(self._root, self._runs)):
             return "linked from a run just now"
         return None
+
+
+def take_away(
+    root: Path, collector: Lease, path: Path, place: Place, reason: Callable[[], str | None]
+) -> str | None:
+    """Remove what lies at `path` and belongs to `place`, or say in words why it stays after all.
+
+    `reason` is asked when no reader can begin to read it unseen any more. The caller holds the collector's lease.
+    """
+    stage, key = place
+
+    def refuse(holder: Holder | None) -> None:
+        raise StoreBusy(f"being built by {holder or 'children of a process that is gone'}")
+
+    try:
+        lease = acquire(root / BUILDING / stage / key, on_wait=refuse)
+    except StoreBusy as busy:
+        return str(busy)
+    try:
+        doomed = _announce(root, place)
+        why = reason()
+        if why is not None:
+            return why
+        collector.check()
+        lease.check()
+        trash = make_folder(root / TRASH) / f"{stage}-{short(key)}-{uuid.uuid4().hex}"
+        with writing(path):
+            try:
+                path.rename(trash)
+            except FileNotFoundError:
+                return "gone already"
+        fsync_folder(path.parent)
+        doomed.unlink(missing_ok=True)
+    finally:
+        lease.release()
+    _remove(trash)
+    return None
+
+
+def _announce(root: Path, place: Place) -> Path:
+    """Let those who begin to read from here on see what is being judged."""
+    doomed = root / COLLECTING / DOOMED
+    draft = doomed.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
+    with writing(doomed):
+        draft.write_text(mark(place))
+        draft.replace(doomed)
+    return doomed
 
 
 def _clock(lease: Lease) -> float:
