@@ -20,7 +20,7 @@ from elf.cache.manifest import JSON
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.replay import Replay
 from elf.pipeline.section import Section
-from elf.pipeline.stage import Compute, StageContext, StageSpec
+from elf.pipeline.stage import Compute, StageContext, StageSpec, Unbuilt
 
 GRACE = 25.0
 """Seconds between SIGTERM and SIGKILL; below Prefect's 30."""
@@ -64,15 +64,29 @@ def run_child(
 
 
 def _job(spec: StageSpec[Any], section: Section, context: StageContext, events: Path) -> dict[str, Any]:
-    kind = type(section)
     return {
         "entry": spec.entry,
-        "section_type": f"{kind.__module__}:{kind.__qualname__}",
-        "section": section.model_dump(mode="json"),
+        "section": plain_section(section),
         "out": str(context.out),
         "inputs": {role: str(artifact.path) for role, artifact in context.inputs.items()},
-        "compute": context.compute.model_dump(mode="json"),
+        "unbuilt": {role: _plain_unbuilt(each) for role, each in context.unbuilt.items()},
+        "compute": plain_section(context.compute),
         "events": str(events),
+    }
+
+
+def plain_section(section: Section) -> dict[str, Any]:
+    """A section and the type it is read back as."""
+    kind = type(section)
+    return {"type": f"{kind.__module__}:{kind.__qualname__}", "values": section.model_dump(mode="json")}
+
+
+def _plain_unbuilt(unbuilt: Unbuilt) -> dict[str, Any]:
+    return {
+        "manifest": json.loads(unbuilt.manifest.to_json()),
+        "section": plain_section(unbuilt.section),
+        "compute": plain_section(unbuilt.compute),
+        "inputs": {role: str(artifact.path) for role, artifact in unbuilt.inputs.items()},
     }
 
 

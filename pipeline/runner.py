@@ -3,24 +3,26 @@
 import json
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
 from elf.cache.errors import CacheError, Damaged
-from elf.cache.files import filling, make_folder
+from elf.cache.files import filling, make_folder, remove_tree
 from elf.cache.lease import Holder
 from elf.cache.manifest import JSON, Manifest, merkle_root, short
 from elf.cache.records import check_files, records
 from elf.cache.store import Artifact, Building, Store
 from elf.pipeline import provenance
+from elf.pipeline.descriptions import FOLDER as DESCRIPTIONS
+from elf.pipeline.descriptions import describe, keep_description
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.launch import run_child
-from elf.pipeline.plan import Plan, Planned
+from elf.pipeline.plan import Plan, Planned, Tie
 from elf.pipeline.progress import LoggedProgress, Progress
-from elf.pipeline.stage import Launch, StageContext
+from elf.pipeline.stage import Launch, StageContext, Unbuilt
 from elf.pipeline.stretches import Stretches
 
 
@@ -99,7 +101,7 @@ def needed(
     must = {*targets, *forced}
     for name in reversed(plan.names()):
         if name in forced or (name in must and not there[name]):
-            must.update(plan[name].step.inputs.values())
+            must.update(plan.needs(name))
     linked = {name for name in plan.upstream(must) if there[name]}
     return tuple(name for name in plan.names() if name in must | linked)
 
@@ -118,7 +120,8 @@ def build_step(
     if found is not None and not force:
         return _hit(planned, found, began, watch)
     _inputs(plan, planned, store)  # what is missing is said before anything is waited for
-    uses = [(plan[source].step.spec.name, plan[source].key) for source in planned.step.inputs.values()]
+    read = dict.fromkeys((*planned.step.inputs.values(), *plan.needs(name)))
+    uses = [(plan[source].step.spec.name, plan[source].key) for source in read]
     if force and store.path(stage, key).exists():
         with store.rebuilding(stage, key, uses=uses) as building, filling(building.path):
             manifest = _build(planned, _inputs(plan, planned, store), building, watch, progress)
@@ -160,33 +163,65 @@ def _find(planned: Planned, store: Store, *, force: bool) -> Artifact | None:
         return None
 
 
-def _inputs(plan: Plan, planned: Planned, store: Store) -> dict[str, Artifact]:
-    found: dict[str, Artifact] = {}
-    for role, source in planned.step.inputs.items():
-        upstream = plan[source]
-        artifact = store.find(upstream.step.spec.name, upstream.key)
-        if artifact is None:
-            raise Failed(
-                f"Step '{planned.step.name}' needs '{source}' ({upstream.step.spec.name} {short(upstream.key)}) as "
-                f"its {role}, and {store.root} does not hold it. Build it first with --until {source}, or leave "
-                "out --only."
-            )
-        found[role] = artifact
-    return found
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """What a step is given: finished artifacts, and descriptions of inputs that are not needed as such."""
+
+    built: Mapping[str, Artifact]
+    unbuilt: Mapping[str, Unbuilt]
+
+    def artifacts(self) -> Iterator[Artifact]:
+        yield from self.built.values()
+        for each in self.unbuilt.values():
+            yield from each.inputs.values()
+
+
+def _inputs(plan: Plan, planned: Planned, store: Store) -> _Inputs:
+    built: dict[str, Artifact] = {}
+    unbuilt: dict[str, Unbuilt] = {}
+    step = planned.step
+    for role, source in step.inputs.items():
+        upstream, tie = plan[source], step.tie(role)
+        artifact = _input(planned, role, upstream, store, needed=tie is Tie.BUILT)
+        if artifact is not None:
+            built[role] = artifact
+        if tie is Tie.INLINE or artifact is None:
+            above = {
+                name: _input(planned, f"{role}'s {name}", plan[below], store, needed=tie is Tie.INLINE)
+                for name, below in upstream.step.inputs.items()
+            }
+            there = {name: each for name, each in above.items() if each is not None}
+            unbuilt[role] = Unbuilt(describe(upstream), upstream.step.section, upstream.step.compute, there)
+    return _Inputs(built, unbuilt)
+
+
+def _input(planned: Planned, role: str, upstream: Planned, store: Store, *, needed: bool) -> Artifact | None:
+    artifact = store.find(upstream.step.spec.name, upstream.key)
+    if artifact is None and needed:
+        source = upstream.step.name
+        raise Failed(
+            f"Step '{planned.step.name}' needs '{source}' ({upstream.step.spec.name} {short(upstream.key)}) as "
+            f"its {role}, and {store.root} does not hold it. Build it first with --until {source}, or leave "
+            "out --only."
+        )
+    return artifact
 
 
 def _build(
-    planned: Planned, inputs: Mapping[str, Artifact], building: Building, watch: Watcher, progress: Progress
+    planned: Planned, inputs: _Inputs, building: Building, watch: Watcher, progress: Progress
 ) -> Manifest:
     """Run the stage in its private folder and describe the result. What fails names the log in that folder."""
-    for artifact in inputs.values():
+    for artifact in inputs.artifacts():
         check_files(artifact.path, artifact.manifest, deep=False)
     watch.on_start(planned)
     step = planned.step
     log = make_folder(building.path / "aux") / "log.txt"
     stretches = Stretches(building.path)
     logged = LoggedProgress(progress, log)
-    context = StageContext(out=building.path, inputs=inputs, compute=step.compute, progress=logged)
+    context = StageContext(building.path, inputs.built, step.compute, logged, inputs.unbuilt)
+    remove_tree(building.path / DESCRIPTIONS)  # of a try that had other inputs
+    for role in inputs.unbuilt.keys() - inputs.built.keys():
+        keep_description(building.path, role, inputs.unbuilt[role].manifest)
     logged.record(f"{step.name}: {step.spec.name} {planned.key} begins")
     try:
         with filling(building.path):
@@ -210,15 +245,9 @@ def _build(
 
 
 def _manifest(planned: Planned, path: Path, facts: Mapping[str, JSON], stretches: Stretches) -> Manifest:
-    step = planned.step
     found = records(path)
-    return Manifest(
-        stage=step.spec.name,
-        version=step.spec.version,
-        fingerprint=planned.key,
-        identity=planned.payload["identity"],  # type: ignore[arg-type]  # a mapping by construction
-        config=step.section.model_dump(mode="json"),
-        inputs=planned.input_keys,
+    return replace(
+        describe(planned),
         content=merkle_root(found.files),
         files=found.files,
         aux=found.aux,

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import Field
 
-from elf.cache.manifest import JSON
+from elf.cache.manifest import JSON, Manifest
 from elf.cache.store import Artifact
 from elf.pipeline.progress import Progress
 from elf.pipeline.section import RUNTIME, Section
@@ -49,14 +49,31 @@ class Compute(Section):
 
 
 @dataclass(frozen=True, slots=True)
+class Unbuilt:
+    """An input that is known but need not lie in the store: what it would be made of, by which settings.
+
+    ``manifest`` is what its own would say, of files none; ``inputs`` are those of its inputs that are there.
+    """
+
+    manifest: Manifest
+    section: Section
+    compute: Compute
+    inputs: Mapping[str, Artifact]
+
+
+@dataclass(frozen=True, slots=True)
 class StageContext:
-    """All a stage may touch besides its section."""
+    """All a stage may touch besides its section.
+
+    ``unbuilt`` has the roles of inputs that this step makes for itself, and of those it does without.
+    """
 
     out: Path
     """The private folder to fill; what an interrupted run left here is here again."""
     inputs: Mapping[str, Artifact]
     compute: Compute
     progress: Progress
+    unbuilt: Mapping[str, Unbuilt] = field(default_factory=dict[str, Unbuilt])
 
     @property
     def aux(self) -> Path:

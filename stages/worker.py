@@ -23,7 +23,7 @@ from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.progress import Bar, Progress
 from elf.pipeline.replay import ChildProgress
 from elf.pipeline.section import Section
-from elf.pipeline.stage import Compute, StageContext
+from elf.pipeline.stage import Compute, StageContext, Unbuilt
 from elf.stages.stopping import EXIT_CODE, Interrupted
 
 
@@ -48,7 +48,7 @@ def main(path: Path) -> int:
     context = _context(job, ChildProgress(Path(job["events"])) if speaks else _Silence())
     try:
         with filling(context.out):
-            facts = _find(job["entry"])(_section(job), context)
+            facts = _find(job["entry"])(_section(job["section"]), context)
     except (Failed, CacheError, Misconfigured) as error:
         # Any rank may be the one that knows: rows are read where they are used.
         misused = isinstance(error, Misconfigured)
@@ -65,18 +65,41 @@ def main(path: Path) -> int:
 
 
 def _context(job: dict[str, Any], progress: Progress) -> StageContext:
-    inputs = {role: _artifact(Path(path)) for role, path in job["inputs"].items()}
-    compute = Compute.model_validate_json(json.dumps(job["compute"]))
-    return StageContext(Path(job["out"]), inputs, compute, progress)
+    return StageContext(
+        out=Path(job["out"]),
+        inputs=_artifacts(job["inputs"]),
+        compute=_compute(job["compute"]),
+        progress=progress,
+        unbuilt={role: _unbuilt(each) for role, each in job["unbuilt"].items()},
+    )
+
+
+def _unbuilt(plain: dict[str, Any]) -> Unbuilt:
+    return Unbuilt(
+        manifest=Manifest.from_json(json.dumps(plain["manifest"])),
+        section=_section(plain["section"]),
+        compute=_compute(plain["compute"]),
+        inputs=_artifacts(plain["inputs"]),
+    )
+
+
+def _artifacts(paths: dict[str, str]) -> dict[str, Artifact]:
+    return {role: _artifact(Path(path)) for role, path in paths.items()}
 
 
 def _artifact(path: Path) -> Artifact:
     return Artifact(path, Manifest.from_json((path / MANIFEST).read_bytes()))
 
 
-def _section(job: dict[str, Any]) -> Section:
-    kind: type[Section] = _find(job["section_type"])
-    return kind.model_validate_json(json.dumps(job["section"]))
+def _compute(plain: dict[str, Any]) -> Compute:
+    section = _section(plain)
+    assert isinstance(section, Compute)
+    return section
+
+
+def _section(plain: dict[str, Any]) -> Section:
+    kind: type[Section] = _find(plain["type"])
+    return kind.model_validate_json(json.dumps(plain["values"]))
 
 
 def _find(name: str) -> Any:

@@ -96,7 +96,12 @@ def docstrings(kind: type[Section]) -> dict[str, str]:
     """The strings that stand under the fields of a class, in one line each."""
     body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
     assert isinstance(body, ast.ClassDef)
-    found: dict[str, str] = {}
+    found = {
+        name: text
+        for base in kind.__bases__
+        if base is not Section
+        for name, text in docstrings(base).items()
+    }
     for before, node in zip(body.body, body.body[1:], strict=False):
         if (
             isinstance(before, ast.AnnAssign)

@@ -200,11 +200,14 @@ def write_job(
     (out / "aux").mkdir(parents=True, exist_ok=True)
     job = {
         "entry": entry,
-        "section_type": "elf.stages.config:Train",
-        "section": dict(train),
+        "section": {"type": "elf.stages.config:Train", "values": dict(train)},
         "out": str(out),
         "inputs": {role: str(artifact.path) for role, artifact in corpus.inputs.items()},
-        "compute": {"device": "cpu", "threads": 1, **(compute or {})},
+        "unbuilt": {},
+        "compute": {
+            "type": "elf.stages.config:TrainCompute",
+            "values": {"device": "cpu", "threads": 1, **(compute or {})},
+        },
         "events": str(out / "aux" / "events.jsonl"),
     }
     path = out / "aux" / "job.json"

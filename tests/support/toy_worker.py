@@ -11,7 +11,7 @@ from elf.pipeline.replay import ChildProgress
 
 job = json.loads(Path(sys.argv[1]).read_text())
 aux = Path(job["out"]) / "aux"
-ending = job["section"]["ending"]
+ending = job["section"]["values"]["ending"]
 progress = ChildProgress(Path(job["events"]))
 print("a line for the log", flush=True)
 with progress.bar("working", 3, unit="things") as bar:
@@ -27,5 +27,5 @@ with progress.bar("working", 3, unit="things") as bar:
 if ending == "refuse":
     (aux / "failure.json").write_text(json.dumps({"text": "The rows do not fit.", "misconfigured": False}))
     sys.exit(1)
-(Path(job["out"]) / "result").write_text(job["section_type"])
+(Path(job["out"]) / "result").write_text(job["section"]["type"])
 (aux / "facts.json").write_text(json.dumps({"threads": int(os.environ["OMP_NUM_THREADS"])}))
