@@ -152,6 +152,41 @@ def export(
 
 
 @app.command()
+def score(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Texts: .jsonl as samples.jsonl, or .txt.")],
+    references: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Their references, by id; .txt by line.")
+    ] = None,
+    judge: Annotated[
+        str | None,
+        typer.Option(metavar="WHICH", help="A configuration whose judge it is, path:FOLDER or hub:…"),
+    ] = None,
+    window: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Judge tokens of a text that are scored.")
+    ] = None,
+    floor: Annotated[
+        float | None, typer.Option(metavar="NATS", help="Entropy below which texts are degenerate.")
+    ] = None,
+    store: StorePath = None,
+    json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Score anybody's texts as runs are scored."""
+    with telling(debug=debug):
+        from elf.flows.commands_score import score_file
+
+        score_file(
+            file,
+            references=references,
+            judge=judge,
+            window=window,
+            floor=floor,
+            store=store,
+            as_json=json,
+        )
+
+
+@app.command()
 def up(
     host: Annotated[
         str | None, typer.Option(metavar="HOST", help="Where the server listens; default: 127.0.0.1 alone.")

@@ -16,6 +16,15 @@ METRICS = "metrics.json"
 COLUMNS = ("Gen-PPL", "entropy", "distinct-2", "repeats", "copies", "empty", "texts")
 PAIRED_COLUMNS = ("BLEU", "ROUGE-L", "Gen-PPL", "entropy", "copies", "empty", "texts")
 """Columns where texts come with references."""
+OVERLAP_NOTES = {
+    "bleu": "BLEU",
+    "bleu_cased": "BLEU, cased",
+    "rouge_1": "ROUGE-1",
+    "rouge_2": "ROUGE-2",
+    "rouge_l": "ROUGE-L",
+    "rouge_l_unstemmed": "ROUGE-L, unstemmed",
+}
+"""Scores told under the table, with their signatures."""
 UNPAIRED: Mapping[str, Any] = {"value": None}
 
 
@@ -35,7 +44,7 @@ class ScoreRow:
             "BLEU": _with_error(scores.get("bleu", UNPAIRED), 3),
             "ROUGE-L": _with_error(scores.get("rouge_l", UNPAIRED), 3),
             "Gen-PPL": _with_error(scores["gen_ppl"], 4),
-            "entropy": _number(scores[name]["value"], 3) + ("*" if name == "entropy_ids" else ""),
+            "entropy": _starred(scores[name]["value"], starred=name == "entropy_ids"),
             "distinct-2": _number(scores["distinct_2"]["value"], 3),
             "repeats": _percent(scores["repeats_4"]["value"]),
             "copies": _percent(scores[copies]["value"]),
@@ -83,15 +92,28 @@ def score_notes(rows: list[ScoreRow]) -> Iterator[str]:
         yield f"Gen-PPL ({', '.join(sorted(judges))}), lower is more fluent; entropy in nats."
     else:
         yield "No judge was named: no Gen-PPL; entropy (*) is of the run's own token ids."
-    if signature := next((row.metrics["scores"]["bleu"]["signature"] for row in rows if _has_bleu(row)), ""):
-        yield f"BLEU {signature}; ROUGE-L stemmed F-measure."
+    yield from _overlap_notes([row for row in rows if _has_bleu(row)])
     for row in rows:
         for fault in row.metrics["degenerate"]:
             yield f"{row.name} is degenerate: {fault}"
 
 
+def _overlap_notes(rows: list[ScoreRow]) -> Iterator[str]:
+    """The other conventions of BLEU and ROUGE, each with what computed it."""
+    for score, name in OVERLAP_NOTES.items():
+        values = ", ".join(f"{row.name} {_number(row.metrics['scores'][score]['value'], 3)}" for row in rows)
+        if rows:
+            yield f"{name}: {values} ({rows[0].metrics['scores'][score]['signature']})"
+    if rows:
+        yield "No ROUGE-Lsum: sampled texts hold no line ends to split sentences at."
+
+
 def _has_bleu(row: ScoreRow) -> bool:
     return "bleu" in row.metrics["scores"]
+
+
+def _starred(value: float | None, *, starred: bool) -> str:
+    return _number(value, 3) + ("*" if starred and value is not None else "")
 
 
 def _with_error(score: Mapping[str, Any], digits: int) -> str:

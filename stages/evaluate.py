@@ -24,19 +24,17 @@ from elf.stages.config import Evaluate
 from elf.stages.copies import CopySearch, stream_documents
 from elf.stages.devices import choose_device
 from elf.stages.judge import Judge, load_judge
+from elf.stages.judging import judge_texts
 from elf.stages.memory import keep_freed_memory, set_threads
-from elf.stages.protocol import TOKENS_PER_CALL, Judged, Tokens, plan_batches
 from elf.stages.rows import TokenRows
 from elf.stages.scores import (
     METRICS,
     PER_TEXT,
     Floor,
     Measured,
-    counts_of,
-    find_faults,
-    find_warnings,
+    assess,
     measure,
-    score_table,
+    notes_of,
     value_of,
 )
 from elf.stages.texts import SAMPLES, SETTINGS, Text, read_texts
@@ -61,23 +59,18 @@ def run(section: Evaluate, context: StageContext) -> Mapping[str, JSON]:
     judge, judged = None, None
     if section.judge is not None:
         judge = open_judge(section, context)
-        judged = judge_texts(texts, judge, context, parts)
+        rows = context.compute.batch
+        judged = judge_texts(texts, judge, rows=rows, parts=parts, progress=context.progress)
     floor = find_floor(section, judge, context)
     measured = measure(texts, copied, judged)
-    scores = score_table(measured, copy_ngram=section.copy_ngram)
-    counts = counts_of(measured)
-    faults, warnings = find_faults(scores, counts, floor), find_warnings(scores, counts)
-    for line in (*warnings, *(f"degenerate: {fault}" for fault in faults)):
+    assessed = assess(measured, copy_ngram=section.copy_ngram, floor=floor)
+    for line in notes_of(assessed):
         context.progress.note(line)
     result = {
+        **assessed,
         "judge": _judge_facts(section, judge, context),
         "settings": _settings_of(samples),
         "samples": {"stage": context.inputs["samples"].manifest.stage, "key": _key(context, "samples")},
-        "counts": counts,
-        "scores": scores,
-        "entropy_floor": asdict(floor) if floor is not None else None,
-        "degenerate": faults,
-        "warnings": warnings,
         "versions": {name: version(name) for name in ("torch", "transformers", "tokenizers")},
     }
     write_atomic(context.out / METRICS, _json(result, indent=1))
@@ -86,10 +79,10 @@ def run(section: Evaluate, context: StageContext) -> Mapping[str, JSON]:
     )
     shutil.rmtree(parts)
     return {
-        **{name: value_of(scores, name) for name in scores},
+        **{name: value_of(assessed["scores"], name) for name in assessed["scores"]},
         "texts": len(texts),
-        "degenerate": faults,
-        "warnings": warnings,
+        "degenerate": assessed["degenerate"],
+        "warnings": assessed["warnings"],
     }
 
 
@@ -130,34 +123,6 @@ def open_judge(section: Evaluate, context: StageContext) -> Judge:
     )
 
 
-def judge_texts(texts: Sequence[Text], judge: Judge, context: StageContext, parts: Path) -> list[Judged]:
-    """Score every text; a batch whose record is there already is not scored again. Empty texts are not read."""
-    tokens = judge.tokenize([text.text for text in texts])
-    tokens = [Tokens((), False) if text.empty else item for text, item in zip(texts, tokens, strict=True)]
-    batches = plan_batches(
-        [len(item.ids) for item in tokens],
-        rows=context.compute.batch,
-        tokens=TOKENS_PER_CALL[judge.model.device.type],
-    )
-    results: dict[int, Judged] = {}
-    records = {batch[0]: parts / f"judged-{batch[0]:07d}-{len(batch)}.json" for batch in batches}
-    for batch in batches:
-        results |= _recorded(records[batch[0]], batch)
-    total = sum(len(item.ids) for item in tokens)
-    done = sum(len(tokens[i].ids) for i in results)
-    with context.progress.bar("judge", total, unit="tokens", done=done) as bar:
-        for batch in batches:
-            if batch[0] in results:
-                continue
-            scored = judge.score([tokens[i] for i in batch])
-            _refuse_not_finite([texts[i] for i in batch], scored)
-            plain = {"texts": list(batch), "judged": [asdict(item) for item in scored]}
-            write_atomic(records[batch[0]], _json(plain))
-            results |= dict(zip(batch, scored, strict=True))
-            bar.advance(sum(len(tokens[i].ids) for i in batch))
-    return [results[i] for i in range(len(texts))]
-
-
 def find_floor(section: Evaluate, judge: Judge | None, context: StageContext) -> Floor | None:
     """The entropy under which texts are degenerate: as configured, or that of real rows less a margin."""
     if section.entropy_floor is not None:
@@ -179,25 +144,6 @@ def find_floor(section: Evaluate, judge: Judge | None, context: StageContext) ->
         return None
     origin = "held-out text" if role == "heldout" else "training text"
     return Floor(float(np.mean(known)) - REAL_MARGIN, f"{origin} − {REAL_MARGIN}")
-
-
-def _recorded(record: Path, batch: Sequence[int]) -> dict[int, Judged]:
-    """What an interrupted run found for exactly this batch; nothing where it made other batches."""
-    if not record.exists():
-        return {}
-    saved = json.loads(record.read_text(encoding="utf-8"))
-    if saved["texts"] != list(batch):
-        return {}
-    return {i: Judged(**item) for i, item in zip(batch, saved["judged"], strict=True)}
-
-
-def _refuse_not_finite(texts: Sequence[Text], scored: Sequence[Judged]) -> None:
-    for text, item in zip(texts, scored, strict=True):
-        if not np.isfinite(item.nll):
-            raise Failed(
-                f"The judge gives text {text.id!r} of seed {text.seed} an NLL of {item.nll}: the judge is damaged "
-                "or overflows in this precision; set evaluate.judge.precision to float32 or fetch it again."
-            )
 
 
 def _settings_of(samples: Path) -> Any:
@@ -230,7 +176,7 @@ def _per_text(item: Measured, n: int) -> dict[str, JSON]:
         "duplicate": item.duplicate,
         "words": len(item.words),
         "repeats_4": list(item.repeated),
-        f"copy_{n}": list(item.copied),
+        f"copy_{n}": None if item.copied is None else list(item.copied),
         "entropy_ids": item.entropy_ids,
     }
     return plain | {"judged": asdict(item.judged) if item.judged is not None else None}

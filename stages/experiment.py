@@ -98,7 +98,7 @@ WEIGHTS = StageSpec(
 SAMPLE = StageSpec("sample", Sample, "elf.stages.sample:run", ("model", "tokens", "latents?"), version=1)
 CONTROL = StageSpec("control", Control, "elf.stages.control:run", ("tokens", "heldout?"), version=1)
 EVALUATE = StageSpec(
-    "evaluate", Evaluate, "elf.stages.evaluate:run", ("samples", "tokens", "heldout?", "judge?"), version=2
+    "evaluate", Evaluate, "elf.stages.evaluate:run", ("samples", "tokens", "heldout?", "judge?"), version=3
 )
 REPORT = StageSpec(
     "report",

@@ -47,13 +47,15 @@ def score_overlap(groups: Sequence[Sequence[Text]]) -> dict[str, Overlap]:
 
 
 def count_unscorable(texts: Sequence[Text]) -> dict[str, JSON]:
-    """Texts and references that are empty, and those without a word that ROUGE reads."""
+    """Texts and references that are empty, those without a word that ROUGE reads, and texts that end in a full stop
+    of its own, as text does that was split into words already."""
     words = DefaultTokenizer(use_stemmer=False)
     sides = {"text": [text.text for text in texts], "reference": [_reference(text) for text in texts]}
     counts: dict[str, JSON] = {}
     for side, found in sides.items():
         counts[f"empty_{side}s"] = sum(not each.strip() for each in found)
         counts[f"{side}s_without_rouge_words"] = sum(not words.tokenize(each) for each in found)
+    counts["texts_split_already"] = sum(each.rstrip().endswith(" .") for each in sides["text"])
     return counts
 
 

@@ -6,7 +6,8 @@ warnings, and the reasons for which the set is degenerate, if it is.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -25,12 +26,12 @@ REPEAT_SIZE = 4
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Everything counted in one text; `judged` is None without a judge."""
+    """Everything counted in one text; `judged` is None without a judge, `copied` without a training text."""
 
     text: Text
     words: tuple[str, ...]
     repeated: tuple[int, int]
-    copied: tuple[int, int]
+    copied: tuple[int, int] | None
     duplicate: bool
     entropy_ids: float | None
     judged: Judged | None
@@ -45,7 +46,7 @@ class Floor:
 
 
 def measure(
-    texts: Sequence[Text], copied: Sequence[tuple[int, int]], judged: Sequence[Judged] | None
+    texts: Sequence[Text], copied: Sequence[tuple[int, int]] | None, judged: Sequence[Judged] | None
 ) -> list[Measured]:
     """Put together what is known per text, in the order of `texts`."""
     words = [tuple(words_of(text.text)) for text in texts]
@@ -55,13 +56,31 @@ def measure(
             text=text,
             words=words[i],
             repeated=count_repeats(words[i], REPEAT_SIZE),
-            copied=copied[i],
+            copied=copied[i] if copied is not None else None,
             duplicate=duplicates[i],
             entropy_ids=unigram_entropy(text.ids) if text.ids is not None else None,
             judged=judged[i] if judged is not None else None,
         )
         for i, text in enumerate(texts)
     ]
+
+
+def assess(measured: Sequence[Measured], *, copy_ngram: int, floor: Floor | None) -> dict[str, Any]:
+    """Scores with all that must stand beside them: ``scores``, ``counts``, ``entropy_floor``, ``degenerate`` (the
+    reasons, if any) and ``warnings``."""
+    scores, counts = score_table(measured, copy_ngram=copy_ngram), counts_of(measured)
+    return {
+        "scores": scores,
+        "counts": counts,
+        "entropy_floor": asdict(floor) if floor is not None else None,
+        "degenerate": find_faults(scores, counts, floor),
+        "warnings": find_warnings(scores, counts),
+    }
+
+
+def notes_of(assessed: Mapping[str, Any]) -> list[str]:
+    """What ``assess`` warns of, in lines."""
+    return [*assessed["warnings"], *(f"degenerate: {fault}" for fault in assessed["degenerate"])]
 
 
 def score_table(measured: Sequence[Measured], *, copy_ngram: int) -> dict[str, JSON]:
@@ -74,8 +93,9 @@ def score_table(measured: Sequence[Measured], *, copy_ngram: int) -> dict[str, J
     entropy = estimate([_items([(j.entropy, 1) for j in group if j.entropy is not None]) for group in judged])
     own = estimate([_items([(m.entropy_ids, 1) for m in g if m.entropy_ids is not None]) for g in readable])
     repeats = estimate([_items([m.repeated for m in group]) for group in groups])
-    copies = estimate([_items([m.copied for m in group]) for group in groups])
+    copies = estimate([_items([m.copied for m in group if m.copied is not None]) for group in groups])
     short = "no text has as many words"
+    unread = short if all(m.copied is not None for m in measured) else "no training text was named"
     return {
         "gen_ppl": _shown(ppl, without, weight="tokens"),
         "entropy": _shown(entropy, without),
@@ -83,7 +103,7 @@ def score_table(measured: Sequence[Measured], *, copy_ngram: int) -> dict[str, J
         "distinct_1": _distinct(groups, 1),
         "distinct_2": _distinct(groups, 2),
         f"repeats_{REPEAT_SIZE}": _shown(repeats, short, weight="ngrams"),
-        f"copy_{copy_ngram}": _shown(copies, short, weight="ngrams"),
+        f"copy_{copy_ngram}": _shown(copies, unread, weight="ngrams"),
         "empty": _shown(estimate([_items([(m.text.empty, 1) for m in g]) for g in groups]), ""),
         "duplicates": _shown(estimate([_items([(m.duplicate, 1) for m in g]) for g in groups]), ""),
         **_overlap(groups),
@@ -145,6 +165,10 @@ def find_warnings(scores: Mapping[str, JSON], counts: Mapping[str, JSON]) -> lis
         warnings.append(f"{over} of {texts} texts longer than the judge's window, scored up to it")
     if counts.get("empty_references"):
         warnings.append(f"{counts['empty_references']} of {texts} references empty: nothing can match them")
+    split = counts.get("texts_split_already", 0)
+    assert isinstance(split, int)
+    if 2 * split > texts:
+        warnings.append(f"{split} of {texts} texts end in ' .': BLEU wants text that is not split into words")
     warnings += [
         f"{unread} of {texts} {side} without a word of a-z or 0-9: their ROUGE is 0"
         for side in ("texts", "references")

@@ -90,12 +90,13 @@ def test_empty_texts_count_as_wrong_in_their_place() -> None:
 
 
 def test_what_rouge_cannot_read_is_counted_and_said() -> None:
-    made = texts(["большое море", "a river", ""], ["большое море", "", "a river"])
+    made = texts(["большое море", "a river .", ""], ["большое море", "", "a river"])
     assert count_unscorable(made) == {
         "empty_texts": 1,
         "texts_without_rouge_words": 2,
         "empty_references": 1,
         "references_without_rouge_words": 2,
+        "texts_split_already": 1,
     }
     measured = measure(made, [(0, 0)] * 3, None)
     table = score_table(measured, copy_ngram=8)
