@@ -5,7 +5,7 @@ depend on the order.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -61,6 +61,11 @@ def combine(parts: Iterable[Moments]) -> Moments:
         min(part.low for part in known),
         max(part.high for part in known),
     )
+
+
+def seen_in_training(views: Mapping[str, Moments]) -> Moments:
+    """Moments of what training sees most: of all views but ``target``, whose place the kept conditions' view takes."""
+    return combine([moments for name, moments in views.items() if name != "target"] or views.values())
 
 
 NOTHING = Moments(0, 0.0, 0.0, 0.0, 0.0)

@@ -81,15 +81,19 @@ class ViewRows:
         condition_B, length_B = torch.from_numpy(self.condition[rows]), torch.from_numpy(self.lengths[rows])
         if self.name == "plain":
             mask = None if self._full else encoder_mask(torch.zeros_like(length_B), length_B, self.length)
-            return Inputs(ids_BL, None if mask is None else mask[:, :1], None, self.lengths[rows])
+            return Inputs(ids_BL, None if mask is None else mask[:, :1], None, self.valid(rows))
         if self.name == "condition":
             mask = encoder_mask(torch.zeros_like(condition_B), condition_B, self.length)[:, :1]
-            return Inputs(ids_BL, mask, positions_below(condition_B, self.length), self.condition[rows])
+            return Inputs(ids_BL, mask, positions_below(condition_B, self.length), self.valid(rows))
         drop_B = torch.full(condition_B.shape, self.name == "target")
         mask = encoder_mask(condition_B, length_B, self.length, drop_B=drop_B)
-        return Inputs(
-            ids_BL, mask, ~is_condition(condition_B, self.length), self.lengths[rows] - self.condition[rows]
-        )
+        return Inputs(ids_BL, mask, ~is_condition(condition_B, self.length), self.valid(rows))
+
+    def valid(self, rows: np.ndarray) -> np.ndarray:
+        """How many of each row's kept states, from the first, are of tokens and not of padding, (B,)."""
+        if self.name == "condition":
+            return self.condition[rows]
+        return self.lengths[rows] - (0 if self.name == "plain" else self.condition[rows])
 
 
 def encode_rows(encoder: Encoder, inputs: Inputs) -> Tensor:
