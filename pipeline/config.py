@@ -6,6 +6,7 @@ wrong is refused with the key, the place it was read from and the nearest valid 
 
 import difflib
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -244,7 +245,12 @@ def _explain(
     value = "" if isinstance(fault["input"], dict | list) else f" is {json.dumps(fault['input'])}"
     hint = ""
     if isinstance(fault["input"], str) and _reads_as_number(fault["input"]) and "number" in message:
-        hint = f" It is text here; write it without quotes, as {fault['input']}."
+        finite = math.isfinite(float(fault["input"]))
+        hint = (
+            f" It is text here; write it without quotes, as {fault['input']}."
+            if finite
+            else " Settings are finite numbers."
+        )
     return f"`{dotted or 'The configuration'}`{value}{where}: {message}.{hint}"
 
 

@@ -54,7 +54,7 @@ class Explanation:
             yield f"{title}  skip: what takes it as an input makes what it needs of it, or does without"
             return
         if self.nearest is None:
-            yield f"{title}  build: the store holds no other {step.spec.name} of this kind"
+            yield f"{title}  build: no other {step.spec.name} of its kind is stored"
             return
         made = self.nearest.manifest
         yield f"{title}  build: nearest is {short(made.fingerprint)} of {_minute(made.provenance.started)}"

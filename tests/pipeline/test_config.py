@@ -90,6 +90,7 @@ def test_equal_meaning_reads_equal(shipped: Path) -> None:
             (),
             ["`train.optim.lr`", "line 4", '"1e-3"', "without quotes"],
         ),
+        ("train: {optim: {lr: nan}}\n", (), ["`train.optim.lr`", "line 1", '"nan"', "finite numbers"]),
         ("train: {steps: 2.5}\n", (), ["`train.steps`", "2.5", "integer"]),
         ("train: {steps: true}\n", (), ["`train.steps`", "true", "integer"]),
         ("train: {optim: {lr: .nan}}\n", (), ["`train.optim.lr`", "finite"]),
