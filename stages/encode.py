@@ -34,7 +34,7 @@ from elf.stages.encoding import (
     view_of,
 )
 from elf.stages.memory import cores, keep_freed_memory, set_threads
-from elf.stages.moments import Moments, combine
+from elf.stages.moments import Moments, seen_in_training
 from elf.stages.parity import Parity, measure_parity
 from elf.stages.rows import TokenRows
 from elf.stages.views import ViewName, choose_views
@@ -188,30 +188,34 @@ def _facts(
         }
         for name in made
     }
-    seen = [moments[name] for name in made if name != "target"] or list(moments.values())
     layout, info = view_of(job, next(iter(made)))[1], job.encoder
     return {
         "rows": layout.rows,
         "length": layout.length,
         "width": layout.width,
         "dtype": job.dtype,
-        **_described(combine(seen)),
+        **_described(seen_in_training(moments)),
         "shards": sum(map(len, made.values())),
         "bytes": sum(sizes.values()),
         "parity": max(each.relative for each in parity.values()),
         "views": views,
-        "encoder": {
-            "class": info.kind,
-            "type": info.model_type,
-            "digest": info.digest,
-            "layer": info.layer,
-            "layers": info.layers,
-            "width": info.width,
-            "vocabulary": info.vocabulary,
-            "weights": info.weights,
-            "compute": info.compute,
-            "tokenizer": probe,
-        },
+        "encoder": encoder_facts(info, probe),
+    }
+
+
+def encoder_facts(info: EncoderInfo, probe: str) -> dict[str, JSON]:
+    """What an encoder is, wherever its states come from: a model trained on them wants the same one again."""
+    return {
+        "class": info.kind,
+        "type": info.model_type,
+        "digest": info.digest,
+        "layer": info.layer,
+        "layers": info.layers,
+        "width": info.width,
+        "vocabulary": info.vocabulary,
+        "weights": info.weights,
+        "compute": info.compute,
+        "tokenizer": probe,
     }
 
 
