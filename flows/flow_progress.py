@@ -51,8 +51,12 @@ class FlowWatcher:
         heed_termination()
         self.logger.info("building %s %s", planned.step.spec.name, planned.key)
 
+    def on_pull(self, planned: Planned) -> None:
+        heed_termination()
+        self.logger.info("pulling %s %s from the remote", planned.step.spec.name, planned.key)
+
     def on_done(self, planned: Planned, outcome: Outcome) -> None:
-        self.logger.info("built %s", outcome.artifact.path)
+        self.logger.info("%s %s", "pulled" if outcome.pulled else "built", outcome.artifact.path)
 
 
 class FlowProgress:

@@ -30,13 +30,14 @@ FIGURES_WIDTH = 26
 
 
 class _Count(ProgressColumn):
-    """``120/400 steps``, and how long it will still take."""
+    """``120/400 steps``, how fast where it is bytes, and how long it will still take."""
 
     def render(self, task: Task) -> Text:
         total = f"/{_figure(task.total)}" if task.total is not None else ""
         unit = f" {task.fields['unit']}" if task.fields["unit"] else ""
+        rate = f"  {bytes_text(task.speed * 1e6)}/s" if task.speed and task.fields["unit"] == "MB" else ""
         left = f"  {seconds_text(task.time_remaining)} left" if task.time_remaining else ""
-        return Text(f"{_figure(task.completed)}{total}{unit}{left}", style="cyan")
+        return Text(f"{_figure(task.completed)}{total}{unit}{rate}{left}", style="cyan")
 
 
 class _LiveBar:
@@ -113,10 +114,13 @@ class Narrator:
         heed_signals()
         self._line("[cyan]begins[/]", planned, "")
 
+    def on_pull(self, planned: Planned) -> None:
+        heed_signals()
+        self._line("[cyan]pulls [/]", planned, "")
+
     def on_done(self, planned: Planned, outcome: Outcome) -> None:
-        self._line(
-            "[bold]built [/]", planned, f"{seconds_text(outcome.seconds)}, {_contents(outcome.artifact)}"
-        )
+        word = "[green]pulled[/]" if outcome.pulled else "[bold]built [/]"
+        self._line(word, planned, f"{seconds_text(outcome.seconds)}, {_contents(outcome.artifact)}")
         if outcome.compared == "identical":
             self.out.print("        identical to what was there", style="green", highlight=False)
         elif outcome.compared == "differs":

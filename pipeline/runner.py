@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -22,19 +23,22 @@ from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.launch import run_child
 from elf.pipeline.plan import Plan, Planned, Tie
 from elf.pipeline.progress import LoggedProgress, Progress
+from elf.pipeline.sharing import NOWHERE, Elsewhere
 from elf.pipeline.stage import Launch, StageContext, Unbuilt
 from elf.pipeline.stretches import Stretches
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one step. ``compared`` is set only for a forced rebuild of something that existed."""
+    """What became of one step. ``compared`` is set only for a forced rebuild of something that existed; ``pulled``
+    says that what is reused came from a remote just now."""
 
     planned: Planned
     artifact: Artifact
     reused: bool
     seconds: float
     compared: Literal["identical", "differs"] | None = None
+    pulled: bool = False
 
 
 class Watcher(Protocol):
@@ -43,6 +47,7 @@ class Watcher(Protocol):
     def on_hit(self, planned: Planned, artifact: Artifact) -> None: ...
     def on_wait(self, planned: Planned, holder: Holder | None) -> None: ...
     def on_start(self, planned: Planned) -> None: ...
+    def on_pull(self, planned: Planned) -> None: ...
     def on_done(self, planned: Planned, outcome: Outcome) -> None: ...
 
 
@@ -55,16 +60,26 @@ def materialise(
     only: str | None = None,
     until: str | None = None,
     force: frozenset[str] = frozenset(),
+    remote: Elsewhere = NOWHERE,
 ) -> dict[str, Outcome]:
-    """Bring the wanted steps into being, inputs first.
+    """Bring the wanted steps into being, inputs first; what ``remote`` holds is taken from there, not built.
 
     ``only`` and ``force`` name a stage or a step; ``only`` builds nothing upstream; ``until`` stops there.
     Returns what was built or reused, by step name; steps that were not needed are absent.
     """
     done: dict[str, Outcome] = {}
     forced = plan.select_all(force)
-    for name in needed(plan, store, only=only, until=until, force=force):
-        done[name] = build_step(plan, name, store, watch=watch, progress=progress, force=name in forced)
+    waiting = list(needed(plan, store, only=only, until=until, force=force, remote=remote))
+    while waiting:
+        name = waiting.pop(0)
+        outcome = build_step(
+            plan, name, store, watch=watch, progress=progress, force=name in forced, remote=remote
+        )
+        if outcome is not None:
+            done[name] = outcome
+        else:  # what that step is made of is needed after all
+            again = needed(plan, store, only=only, until=until, force=force, remote=remote)
+            waiting = [each for each in again if each not in done]
     return done
 
 
@@ -75,11 +90,13 @@ def needed(
     only: str | None = None,
     until: str | None = None,
     force: frozenset[str] = frozenset(),
+    remote: Elsewhere = NOWHERE,
 ) -> tuple[str, ...]:
-    """Names of the steps to visit, inputs first: targets, forced ones, and what must be built for them.
+    """Names of the steps to visit, inputs first: targets, forced ones, and what must be built or brought for them.
 
-    What lies upstream of a finished artifact is visited only if it is there, so that a run can name all it
-    rests on. Raises Misconfigured where the three ask for what cannot be had together.
+    What lies upstream of a finished artifact is visited only if it is there, so that a run can name all it rests on;
+    ``remote`` is asked only for what is wanted and missing. Raises Misconfigured where ``only``, ``until`` and
+    ``force`` ask for what cannot be had together.
     """
     if only is not None and until is not None:
         raise Misconfigured(
@@ -91,27 +108,38 @@ def needed(
         if not within.intersection(plan.select(name)):
             limit = f"--only {only}" if only is not None else f"--until {until}"
             raise Misconfigured(f"--force {name} has no step that {limit} reaches; leave one of them out.")
-    if only is not None:
-        return targets
     forced = plan.select_all(force) & within
-    there = {
-        planned.step.name: _find(planned, store, force=planned.step.name in forced) is not None
-        for planned in plan
-    }
+
+    @cache
+    def there(name: str) -> bool:
+        return _find(plan[name], store, force=name in forced) is not None
+
     must = {*targets, *forced}
     for name in reversed(plan.names()):
-        if name in forced or (name in must and not there[name]):
-            must.update(plan.needs(name))
-    linked = {name for name in plan.upstream(must) if there[name]}
+        if name not in must or (name not in forced and (there(name) or remote.holds(plan[name]))):
+            continue
+        above = plan.needs(name)
+        if only is not None:  # they are not built, but may be brought
+            above = [each for each in above if not there(each) and remote.holds(plan[each])]
+        must.update(above)
+    linked = {name for name in plan.upstream(must) if there(name)} if only is None else set[str]()
     return tuple(name for name in plan.names() if name in must | linked)
 
 
 def build_step(
-    plan: Plan, name: str, store: Store, *, watch: Watcher, progress: Progress, force: bool = False
-) -> Outcome:
-    """One step: reuse the finished artifact, or wait for whoever builds it, or build it.
+    plan: Plan,
+    name: str,
+    store: Store,
+    *,
+    watch: Watcher,
+    progress: Progress,
+    force: bool = False,
+    remote: Elsewhere = NOWHERE,
+) -> Outcome | None:
+    """One step: reuse the finished artifact, bring it from ``remote``, wait for whoever builds it, or build it.
 
-    Raises Failed when an input is missing or the stage fails; the half-built folder stays for the next run.
+    None: it did not come though ``remote`` held it; ask ``needed`` again. Raises Failed when an input is missing or
+    the stage fails; the half-built folder stays for the next run.
     """
     planned = plan[name]
     stage, key = planned.step.spec.name, planned.key
@@ -119,6 +147,8 @@ def build_step(
     found = _find(planned, store, force=force)
     if found is not None and not force:
         return _hit(planned, found, began, watch)
+    if not force and remote.holds(planned):
+        return _bring(planned, store, remote, began, watch, progress)
     _inputs(plan, planned, store)  # what is missing is said before anything is waited for
     read = dict.fromkeys((*planned.step.inputs.values(), *plan.needs(name)))
     uses = [(plan[source].step.spec.name, plan[source].key) for source in read]
@@ -143,6 +173,21 @@ def build_step(
                 return _hit(planned, meanwhile, began, watch)
             manifest = _build(planned, _inputs(plan, planned, store), building, watch, progress)
             outcome = Outcome(planned, store.commit(building, manifest), False, time.monotonic() - began)
+    watch.on_done(planned, outcome)
+    return outcome
+
+
+def _bring(
+    planned: Planned, store: Store, remote: Elsewhere, began: float, watch: Watcher, progress: Progress
+) -> Outcome | None:
+    def waits(holder: Holder | None) -> None:
+        watch.on_wait(planned, holder)
+
+    watch.on_pull(planned)
+    artifact = remote.bring(planned, store, progress=progress, on_wait=waits)
+    if artifact is None:
+        return None
+    outcome = Outcome(planned, artifact, True, time.monotonic() - began, pulled=True)
     watch.on_done(planned, outcome)
     return outcome
 

@@ -71,6 +71,9 @@ class Recorder:
     def on_start(self, planned: Planned) -> None:
         self.events.append(f"start {planned.step.name}")
 
+    def on_pull(self, planned: Planned) -> None:
+        self.events.append(f"pull {planned.step.name}")
+
     def on_done(self, planned: Planned, outcome: Outcome) -> None:
         self.events.append(f"done {planned.step.name}")
 
