@@ -123,8 +123,9 @@ def take_away(
         lease = acquire(root / BUILDING / stage / key, on_wait=refuse)
     except StoreBusy as busy:
         return str(busy)
+    doomed = root / COLLECTING / DOOMED
     try:
-        doomed = _announce(root, place)
+        _announce(doomed, place)
         why = reason()
         if why is not None:
             return why
@@ -137,21 +138,19 @@ def take_away(
             except FileNotFoundError:
                 return "gone already"
         fsync_folder(path.parent)
-        doomed.unlink(missing_ok=True)
     finally:
+        doomed.unlink(missing_ok=True)
         lease.release()
     _remove(trash)
     return None
 
 
-def _announce(root: Path, place: Place) -> Path:
+def _announce(doomed: Path, place: Place) -> None:
     """Let those who begin to read from here on see what is being judged."""
-    doomed = root / COLLECTING / DOOMED
     draft = doomed.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
     with writing(doomed):
         draft.write_text(mark(place))
         draft.replace(doomed)
-    return doomed
 
 
 def _clock(lease: Lease) -> float:

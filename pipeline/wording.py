@@ -76,3 +76,11 @@ def size_of(artifact: Artifact) -> int:
 def count_of(number: int, noun: str) -> str:
     """``1 step``, ``19 steps``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def age_text(seconds: float) -> str:
+    """How long ago: ``now``, ``5 min``, ``3 h``, ``12 days``."""
+    for length, name in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= (2 * length if name == "days" else length):
+            return f"{seconds // length:,.0f} {name}"
+    return "now"

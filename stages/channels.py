@@ -16,7 +16,6 @@ import zarr
 from dask.callbacks import Callback
 
 from elf.cache.layout import CHUNK_TOKENS, ArrayLayout, DType, Layout, RaggedLayout
-from elf.cache.manifest import JSON
 from elf.cache.store import Artifact, Store
 from elf.pipeline.errors import Failed
 from elf.stages.auditing import inputs_of, views_of
@@ -165,14 +164,3 @@ def _wide(stored: np.ndarray, dtype: DType) -> np.ndarray:
     if dtype == "bfloat16":
         return (stored.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
     return stored.astype(np.float64)
-
-
-def plain(moments: Moments) -> dict[str, JSON]:
-    """As JSON: what people ask for."""
-    return {
-        "mean": moments.mean,
-        "std": moments.std,
-        "min": moments.low,
-        "max": moments.high,
-        "count": moments.count,
-    }

@@ -1,0 +1,199 @@
+"""``elf cache verify``, ``audit`` and ``stats``: whether what is stored is right, and what it is like."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING
+
+from elf.cache.collecting import survey
+from elf.cache.errors import Damaged
+from elf.cache.manifest import JSON, short
+from elf.cache.store import Artifact, Store
+from elf.cache.uses import Place
+from elf.cache.verifying import Verified, verify_artifact, verify_sample
+from elf.flows.cache_tables import make_table
+from elf.flows.request import RUNS, open_store
+from elf.flows.terminal import make_console, make_progress
+from elf.pipeline.errors import Failed
+from elf.pipeline.finding import find_artifact, find_place
+from elf.pipeline.plan import key_fault
+from elf.pipeline.wording import bytes_text, count_of
+
+if TYPE_CHECKING:
+    from elf.stages.channels import Statistics
+    from elf.stages.moments import Moments
+
+FARTHEST = 3
+"""Channels of the largest and smallest deviation that are named."""
+
+
+def verify_artifacts(
+    keys: Sequence[str], store: str | None, *, sample: int | None, seed: int, as_json: bool
+) -> None:
+    """Compare artifacts, all or those named, with their manifests. Raises Failed naming those that are damaged."""
+    opened = open_store(store)
+    chosen = {find_place(key, opened, RUNS): None for key in keys} or _all_places(opened)
+    out = make_console()
+    results: list[tuple[Place, Verified]] = []
+    total = None if sample is not None else sum(size or 0 for size in chosen.values()) or None
+    with make_progress(out).bar("verify", total, unit="bytes") as bar:
+        whole = partial(verify_artifact, advance=bar.advance)
+        check = whole if sample is None else partial(verify_sample, rows=sample, seed=seed)
+        for place in chosen:
+            done = _verify(opened, place, check)
+            if done is None:
+                continue
+            results.append((place, done))
+            if not as_json:
+                word = "[red]bad[/]" if done.faults else "[green]ok[/] "
+                rows = f"{done.rows:,} rows, " if done.rows else ""
+                out.print(
+                    f"{word}  {place[0]} [dim]{short(place[1])}[/]  {rows}{bytes_text(done.bytes)}",
+                    highlight=False,
+                )
+                for fault in done.faults:
+                    out.print(f"     {fault}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+    if as_json:
+        plain = [{"stage": place[0], "key": place[1], **asdict(done)} for place, done in results]
+        print(json.dumps({"sample": sample, "seed": seed, "artifacts": plain}, indent=1))
+    else:
+        how = (
+            "every file and row"
+            if sample is None
+            else f"sizes, and {sample:,} random rows a store (seed {seed})"
+        )
+        out.print(f"Compared {how} of {count_of(len(results), 'artifact')}.", highlight=False)
+    if bad := [place for place, done in results if done.faults]:
+        named = ", ".join(f"{stage} {short(key)}" for stage, key in bad)
+        raise Failed(
+            f"{len(bad)} of {count_of(len(results), 'artifact')} {'is' if len(bad) == 1 else 'are'} not what was "
+            f"recorded: {named}. To build one again: elf run CONFIG --force STAGE, with the experiment it belongs to."
+        )
+
+
+def _all_places(store: Store) -> dict[Place, int | None]:
+    """Every artifact and its bytes, damaged ones too."""
+    items = survey(store, grace=0.0).items
+    return {
+        item.place: item.bytes
+        for item in sorted(items, key=lambda item: item.place)
+        if item.kind == "artifact"
+    }
+
+
+def _verify(store: Store, place: Place, check: Callable[[Artifact], Verified]) -> Verified | None:
+    """What became of one artifact; None if it was collected meanwhile."""
+    try:
+        artifact = store.find(*place)
+        if artifact is None:
+            return None
+        done = check(artifact)
+    except Damaged as fault:
+        return Verified(0, 0, (str(fault),))
+    if done.faults and not artifact.path.exists():
+        return None
+    wrong = key_fault(artifact.manifest)
+    return done if wrong is None else Verified(done.bytes, done.rows, (wrong, *done.faults))
+
+
+def audit_artifact(key: str, store: str | None, *, rows: int, seed: int, as_json: bool) -> None:
+    """Encode some rows again and compare. Raises Failed where the store holds other states."""
+    opened = open_store(store)
+    artifact = find_artifact(key, opened, RUNS)
+    from elf.stages.auditing import audit, views_of
+
+    out = make_console()
+    with make_progress(out).bar("audit", rows * len(views_of(artifact)) or None, unit="rows") as bar:
+        done = audit(artifact, opened, rows=rows, seed=seed, advance=bar.advance)
+    if as_json:
+        print(json.dumps({"key": artifact.manifest.fingerprint, "seed": seed, **asdict(done)}, indent=1))
+    else:
+        table = make_table(("view",), ("rows", "largest", "mean", "equal numbers", "worst row"))
+        for view in done.views:
+            table.add_row(
+                view.view,
+                f"{view.rows:,}",
+                f"{view.largest:.2g}",
+                f"{view.mean:.2g}",
+                f"{view.equal:.1%}",
+                f"{view.worst:,}",
+            )
+        out.print(table)
+        out.print(
+            f"Relative distance of stored rows from the same rows encoded again (seed {seed}); {done.tolerance:g} is "
+            f"allowed for {done.dtype}.",
+            highlight=False,
+        )
+    if done.faults:
+        raise Failed(f"encode {short(artifact.manifest.fingerprint)}: {' '.join(done.faults)}")
+
+
+def show_statistics(key: str, store: str | None, *, as_json: bool) -> None:
+    """Mean and deviation of stored states. Raises Failed where the artifact's facts say otherwise."""
+    opened = open_store(store)
+    artifact = find_artifact(key, opened, RUNS)
+    from elf.stages.channels import measure_channels
+
+    out = make_console()
+    shards = artifact.manifest.facts.get("shards")
+    with make_progress(out).bar("stats", shards if isinstance(shards, int) else None, unit="shards") as bar:
+        found = measure_channels(artifact, opened, bar.advance)
+    if as_json:
+        print(json.dumps(_plain(artifact.manifest.fingerprint, found), indent=1))
+    else:
+        _print(found)
+    if not found.agrees:
+        raise Failed(
+            f"The facts of encode {short(artifact.manifest.fingerprint)} say mean {found.said_mean:.6g} and std "
+            f"{found.said_std:.6g}, by which training scales; its store has {found.whole.mean:.6g} and "
+            f"{found.whole.std:.6g}. Build it again: elf run CONFIG --force encode."
+        )
+
+
+def _print(found: "Statistics") -> None:
+    from elf.stages.moments import combine
+
+    out = make_console()
+    table = make_table(("states",), ("mean", "std", "lowest", "highest", "numbers"))
+    every = {name: combine(channels) for name, channels in found.views.items()}
+    for name, each in {**every, "in training": found.whole}.items():
+        numbers = (each.mean, each.std, each.low, each.high)
+        table.add_row(name, *(f"{number:.4g}" for number in numbers), f"{each.count:,}")
+    out.print(table)
+    out.print()
+    channels = found.channels
+    order = sorted(range(len(channels)), key=lambda number: channels[number].std)
+    middle = channels[order[len(order) // 2]].std
+    out.print(f"Std of {count_of(len(channels), 'channel')}: median {middle:.4g}", highlight=False)
+    for word, numbers in (("largest", order[::-1]), ("smallest", order)):
+        named = ", ".join(f"{channels[number].std:.4g} (channel {number})" for number in numbers[:FARTHEST])
+        out.print(f"  {word}: {named}", highlight=False, soft_wrap=True)
+    if found.agrees:
+        words = f"The facts say the same; train.latents.std: measured divides by {found.said_std:.4g}."
+        out.print(words, highlight=False)
+
+
+def _plain(key: str, found: "Statistics") -> dict[str, JSON]:
+    from elf.stages.moments import combine
+
+    return {
+        "key": key,
+        "training": _numbers(found.whole),
+        "facts": {"mean": found.said_mean, "std": found.said_std, "agree": found.agrees},
+        "views": {name: _numbers(combine(channels)) for name, channels in found.views.items()},
+        "channels": {
+            "mean": [each.mean for each in found.channels],
+            "std": [each.std for each in found.channels],
+        },
+    }
+
+
+def _numbers(moments: "Moments") -> dict[str, JSON]:
+    return {
+        "mean": moments.mean,
+        "std": moments.std,
+        "min": moments.low,
+        "max": moments.high,
+        "count": moments.count,
+    }
