@@ -7,6 +7,7 @@ import typer
 
 from elf.flows.arguments import spread
 from elf.flows.commands_cache import cache
+from elf.flows.commands_remote import pull, push
 from elf.flows.failing import Ended, telling
 from elf.flows.options import AsJson, Config, Debug, Set, StorePath
 
@@ -21,6 +22,8 @@ app = typer.Typer(
 )
 
 app.add_typer(cache, name="cache")
+cache.command()(push)
+cache.command()(pull)
 
 
 def _version(wanted: bool) -> None:

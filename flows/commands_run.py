@@ -6,6 +6,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from elf.flows.failing import complain
+from elf.flows.remotes import elsewhere
 from elf.flows.request import RUNS, load_request
 from elf.flows.terminal import Narrator, make_console, make_progress
 from elf.pipeline.runner import Outcome, materialise, needed
@@ -30,8 +32,9 @@ def run_experiment(
     out.print(
         f"[bold]{name}[/]  {count_of(len(request.plan), 'step')}, store {request.store.root}", highlight=False
     )
+    remote = elsewhere(complain)
     # A wrong request is refused before anything is written.
-    needed(request.plan, request.store, only=only, until=until, force=force)
+    needed(request.plan, request.store, only=only, until=until, force=force, remote=remote)
     with request.store.using(request.plan.places()):
         outcomes = materialise(
             request.plan,
@@ -41,6 +44,7 @@ def run_experiment(
             only=only,
             until=until,
             force=force,
+            remote=remote,
         )
         folder = link_runs(RUNS, name, request.experiment, outcomes)
     _summarise(outcomes, folder, time.monotonic() - began, out)
@@ -52,10 +56,12 @@ def _summarise(outcomes: Mapping[str, Outcome], folder: Path, seconds: float, ou
     out.print()
     if "report" in outcomes:
         _print_scores(outcomes, out)
+    pulled = sum(outcome.pulled for outcome in outcomes.values())
+    told = f", {pulled} of them pulled from the remote" if pulled else ""
     if built == 0:
-        line = f"Nothing to build: all {count_of(reused, 'step')} reused."
+        line = f"Nothing to build: all {count_of(reused, 'step')} reused{told}."
     else:
-        line = f"Built {count_of(built, 'step')} in {seconds_text(seconds)}, reused {reused}."
+        line = f"Built {count_of(built, 'step')} in {seconds_text(seconds)}, reused {reused}{told}."
     out.print(line, highlight=False)
     if "report" in outcomes:
         out.print(f"Report: {folder / PAGE}", highlight=False, soft_wrap=True)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import yaml
-from prefect import flow, task
+from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.runtime import deployment, flow_run
@@ -26,10 +26,12 @@ from elf.flows.flow_attempts import built_since, first_start, settle_earlier, se
 from elf.flows.flow_progress import FlowProgress, FlowWatcher
 from elf.flows.flow_signals import follow_parent, heeding_termination
 from elf.flows.flow_state import is_cancelling, watching_state
+from elf.flows.remotes import elsewhere
 from elf.flows.request import RUNS, Request, load_request
 from elf.pipeline.errors import Failed, Misconfigured
-from elf.pipeline.runner import Outcome, build_step, needed
+from elf.pipeline.runner import Outcome, build_step, materialise, needed
 from elf.pipeline.runs import PAGE, link_runs
+from elf.pipeline.sharing import Elsewhere
 from elf.pipeline.wording import bytes_text, count_of, seconds_text, size_of
 
 Scalar = bool | int | float | str | None
@@ -90,15 +92,21 @@ def elf(
         try:
             settings = [f"{key}={_as_yaml(value)}" for key, value in (overrides or {}).items()]
             request = load_request(config, settings, store)
+            remote = elsewhere(get_run_logger().warning)
             steps = needed(
-                request.plan, request.store, only=only, until=until, force=frozenset(_listed(force))
+                request.plan,
+                request.store,
+                only=only,
+                until=until,
+                force=frozenset(_listed(force)),
+                remote=remote,
             )
             forced = request.plan.select_all(_listed(force))
         except REFUSALS as error:
             return FailedState(message=str(error))
         show_settings(request)
         with request.store.using(request.plan.places()):
-            return _run(request, steps, forced)
+            return _run(Work(request, remote, alone=only is not None), steps, forced)
 
 
 @contextmanager
@@ -112,13 +120,13 @@ def _under_worker() -> Iterator[None]:
         yield
 
 
-def _run(request: Request, steps: tuple[str, ...], forced: set[str]) -> State[Any]:
+def _run(work: "Work", steps: tuple[str, ...], forced: set[str]) -> State[Any]:
     """All steps in order. After the first that fails the others are only asked, so that they show as not run."""
-    work = Work(request)
+    plan = work.request.plan
     states: dict[str, State[Any]] = {}
     failed: str | None = None
     for step in steps:
-        before = [states[source] for source in request.plan[step].step.inputs.values() if source in states]
+        before = [states[source] for source in plan[step].step.inputs.values() if source in states]
         if failed is not None:
             before.append(states[failed])
         one = build.with_options(name=step)
@@ -148,11 +156,27 @@ def _finish(work: "Work") -> State[Any]:
 
 
 class Work:
-    """What the tasks of one flow run share; it never leaves the process."""
+    """What the tasks of one flow run share; it never leaves the process. ``alone``: no step builds its inputs."""
 
-    def __init__(self, request: Request) -> None:
-        self.request = request
+    def __init__(self, request: Request, remote: Elsewhere, *, alone: bool) -> None:
+        self.request, self.remote, self.alone = request, remote, alone
         self.outcomes: dict[str, Outcome] = {}
+
+    def build(self, step: str, *, force: bool) -> Outcome:
+        """One step, and what it needs after all where the remote that held it does not bring it."""
+        plan, store = self.request.plan, self.request.store
+        watch, progress = FlowWatcher(), FlowProgress(step)
+        outcome = build_step(
+            plan, step, store, watch=watch, progress=progress, force=force, remote=self.remote
+        )
+        if outcome is not None:
+            self.outcomes[step] = outcome
+        else:
+            only, until = (step, None) if self.alone else (None, step)
+            self.outcomes |= materialise(
+                plan, store, watch=watch, progress=progress, only=only, until=until, remote=self.remote
+            )
+        return self.outcomes[step]
 
 
 @task(cache_policy=NO_CACHE, persist_result=False, task_run_name="{step}")
@@ -161,12 +185,9 @@ def build(step: str, work: Work, force: bool) -> State[Any]:
     request = work.request
     force = force and not built_since(first_start(), request.plan[step], request.store)
     try:
-        outcome = build_step(
-            request.plan, step, request.store, watch=FlowWatcher(), progress=FlowProgress(step), force=force
-        )
+        outcome = work.build(step, force=force)
     except REFUSALS as error:
         return FailedState(message=str(error))
-    work.outcomes[step] = outcome
     return Completed(
         name="Cached" if outcome.reused else "Completed",
         message=", ".join(_describe(outcome)),
@@ -177,7 +198,7 @@ def build(step: str, work: Work, force: bool) -> State[Any]:
 def _describe(outcome: Outcome) -> Iterator[str]:
     key, size = short(outcome.planned.key), bytes_text(size_of(outcome.artifact))
     if outcome.reused:
-        yield f"{key} was there"
+        yield f"{key} pulled from the remote" if outcome.pulled else f"{key} was there"
     else:
         yield f"{key} built in {seconds_text(outcome.seconds)}"
         if outcome.compared is not None:

@@ -7,8 +7,9 @@ from typing import Protocol
 from elf.cache.errors import BadRemote, Damaged, Unreachable
 from elf.cache.evicting import make_room
 from elf.cache.lease import OnWait
+from elf.cache.manifest import Manifest, short
 from elf.cache.pulling import pull
-from elf.cache.remote import Held, Remote
+from elf.cache.remote import Remote
 from elf.cache.store import Artifact, Store
 from elf.cache.transfers import Meter
 from elf.cache.uses import Place
@@ -27,6 +28,10 @@ class Elsewhere(Protocol):
         """Whether the finished artifact is there; no if that cannot be known."""
         ...
 
+    def manifest(self, planned: Planned) -> Manifest | None:
+        """What the artifact that is there says of itself."""
+        ...
+
     def bring(
         self, planned: Planned, store: Store, *, progress: Progress, on_wait: OnWait
     ) -> Artifact | None:
@@ -39,6 +44,9 @@ class Nowhere:
 
     def holds(self, planned: Planned) -> bool:
         return False
+
+    def manifest(self, planned: Planned) -> Manifest | None:
+        return None
 
     def bring(
         self, planned: Planned, store: Store, *, progress: Progress, on_wait: OnWait
@@ -59,18 +67,17 @@ class ReadThrough:
     def __init__(self, remote: Remote, *, limit: int | None, tell: Callable[[str], None]) -> None:
         self.remote = remote
         self._limit, self._tell = limit, tell
-        self._answers: dict[Place, Held | None] = {}
+        self._answers: dict[Place, Manifest | None] = {}
         self._answered = self._lost = False
 
-    def find(self, planned: Planned) -> Held | None:
-        """What the remote holds under the key of a step."""
+    def manifest(self, planned: Planned) -> Manifest | None:
         place = _place(planned)
         if place not in self._answers:
             self._answers[place] = None if self._lost else self._ask(place)
         return self._answers[place]
 
     def holds(self, planned: Planned) -> bool:
-        return self.find(planned) is not None
+        return self.manifest(planned) is not None
 
     def bring(
         self, planned: Planned, store: Store, *, progress: Progress, on_wait: OnWait
@@ -81,7 +88,7 @@ class ReadThrough:
                 store,
                 self.remote,
                 *place,
-                meter=meter_of(progress, planned.step.name),
+                meter=meter_of(progress, f"pull {planned.step.name}"),
                 on_wait=on_wait,
                 make_room=lambda coming: keep_below(
                     store, self.remote, limit=self._limit, coming=coming, tell=progress.note
@@ -98,7 +105,7 @@ class ReadThrough:
             return None
         return pulled.artifact
 
-    def _ask(self, place: Place) -> Held | None:
+    def _ask(self, place: Place) -> Manifest | None:
         try:
             held = self.remote.find(*place)
         except Damaged as fault:
@@ -113,7 +120,7 @@ class ReadThrough:
             self._lose(fault)
             return None
         self._answered = True
-        return held
+        return None if held is None else held.manifest
 
     def _lose(self, fault: Unreachable | BadRemote) -> None:
         self._lost = True
@@ -141,7 +148,7 @@ def keep_below(
     evicted = make_room(store, remote, limit=limit, coming=coming)
     for copy in evicted.gone:
         stage, key = copy.place
-        tell(f"removed the copy of {stage} {key[:12]}, {bytes_text(copy.bytes)}: the remote holds it")
+        tell(f"removed the copy of {stage} {short(key)}, {bytes_text(copy.bytes)}: the remote holds it")
     if evicted.over:
         tell(
             f"pulled artifacts will take {bytes_text(evicted.over)} more than ELF_REMOTE_LIMIT allows: the others are "
