@@ -1,10 +1,13 @@
 """``elf cache verify``, ``audit`` and ``stats``: whether what is stored is right, and what it is like."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
+
+from rich.console import Console
 
 from elf.cache.collecting import survey
 from elf.cache.errors import Damaged
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from elf.stages.channels import Statistics
     from elf.stages.moments import Moments
 
+Check: TypeAlias = Callable[[Artifact], Verified]
 FARTHEST = 3
 """Channels of the largest and smallest deviation that are named."""
 
@@ -35,41 +39,46 @@ def verify_artifacts(
     opened = open_store(store)
     chosen = {find_place(key, opened, RUNS): None for key in keys} or _all_places(opened)
     out = make_console()
-    results: list[tuple[Place, Verified]] = []
-    total = None if sample is not None else sum(size or 0 for size in chosen.values()) or None
-    with make_progress(out).bar("verify", total, unit="bytes") as bar:
-        whole = partial(verify_artifact, advance=bar.advance)
-        check = whole if sample is None else partial(verify_sample, rows=sample, seed=seed)
+    results: dict[Place, Verified] = {}
+    with _checking(out, sample, seed, sum(size or 0 for size in chosen.values())) as check:
         for place in chosen:
             done = _verify(opened, place, check)
-            if done is None:
-                continue
-            results.append((place, done))
-            if not as_json:
-                word = "[red]bad[/]" if done.faults else "[green]ok[/] "
-                rows = f"{done.rows:,} rows, " if done.rows else ""
-                out.print(
-                    f"{word}  {place[0]} [dim]{short(place[1])}[/]  {rows}{bytes_text(done.bytes)}",
-                    highlight=False,
-                )
-                for fault in done.faults:
-                    out.print(f"     {fault}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+            if done is not None:
+                results[place] = done
+                if not as_json:
+                    _print_verified(out, place, done)
     if as_json:
-        plain = [{"stage": place[0], "key": place[1], **asdict(done)} for place, done in results]
+        plain = [{"stage": place[0], "key": place[1], **asdict(done)} for place, done in results.items()]
         print(json.dumps({"sample": sample, "seed": seed, "artifacts": plain}, indent=1))
     else:
-        how = (
-            "every file and row"
-            if sample is None
-            else f"sizes, and {sample:,} random rows a store (seed {seed})"
-        )
+        rows = f"names and sizes, and {sample or 0:,} random rows a store (seed {seed})"
+        how = "every file and row" if sample is None else rows
         out.print(f"Compared {how} of {count_of(len(results), 'artifact')}.", highlight=False)
-    if bad := [place for place, done in results if done.faults]:
+    if bad := [place for place, done in results.items() if done.faults]:
         named = ", ".join(f"{stage} {short(key)}" for stage, key in bad)
         raise Failed(
             f"{len(bad)} of {count_of(len(results), 'artifact')} {'is' if len(bad) == 1 else 'are'} not what was "
             f"recorded: {named}. To build one again: elf run CONFIG --force STAGE, with the experiment it belongs to."
         )
+
+
+@contextmanager
+def _checking(out: Console, sample: int | None, seed: int, size: int) -> Iterator[Check]:
+    """How one artifact is verified; what takes long shows how far it is."""
+    if sample is not None:
+        yield partial(verify_sample, rows=sample, seed=seed)
+        return
+    with make_progress(out).bar("verify", size or None, unit="bytes") as bar:
+        yield partial(verify_artifact, advance=bar.advance)
+
+
+def _print_verified(out: Console, place: Place, done: Verified) -> None:
+    word = "[red]bad[/]" if done.faults else "[green]ok[/] "
+    rows = f"{done.rows:,} rows, " if done.rows else ""
+    read = f"{rows}{bytes_text(done.bytes)}" if done.bytes else "names and sizes"
+    out.print(f"{word}  {place[0]} [dim]{short(place[1])}[/]  {read}", highlight=False)
+    for fault in done.faults:
+        out.print(f"     {fault}", style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
 def _all_places(store: Store) -> dict[Place, int | None]:
@@ -82,7 +91,7 @@ def _all_places(store: Store) -> dict[Place, int | None]:
     }
 
 
-def _verify(store: Store, place: Place, check: Callable[[Artifact], Verified]) -> Verified | None:
+def _verify(store: Store, place: Place, check: Check) -> Verified | None:
     """What became of one artifact; None if it was collected meanwhile."""
     try:
         artifact = store.find(*place)

@@ -72,7 +72,7 @@ def summarise_kept(items: Iterable[Item]) -> str:
     """``1 pinned, 15 reached by runs, 2 used lately``: each counted once, by its strongest reason."""
     words: Mapping[str, str] = {
         "pin": "pinned", "run": "reached by runs", "use": "in use", "build": "needed by unfinished builds",
-        "age": "used lately", "input": "inputs of those",
+        "age": "used lately", "input": "that those were made from",
     }  # fmt: skip
     counts = dict.fromkeys(words, 0)
     for item in items:

@@ -11,7 +11,8 @@ from elf.cache.uses import Place
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.runs import RESOLVED, read_run
 
-_HEX = re.compile(r"[0-9a-f]{1,64}")
+_HEX = re.compile(r"[0-9a-f]{4,64}")
+"""Fewer digits than four are a slip of the hand."""
 
 
 def find_place(text: str, store: Store, runs: Path) -> Place:
@@ -27,8 +28,8 @@ def find_place(text: str, store: Store, runs: Path) -> Place:
         hint = "`elf cache ls` lists what there is"
         if not _HEX.fullmatch(text.rpartition("/")[2]) and "/" not in text:
             raise Misconfigured(
-                f"'{text}' is no key: give the start of one (hexadecimal digits), STAGE/START, or a step of a run "
-                f"such as tiny/encode; {hint}."
+                f"'{text}' is no key: give the start of one (four hexadecimal digits or more), STAGE/START, or a step "
+                f"of a run such as tiny/encode; {hint}."
             )
         raise Failed(f"There is no artifact '{text}' in {store.root}; {hint}.")
     return found[0]

@@ -13,7 +13,6 @@ from typing import Any
 import dask.array as da
 import numpy as np
 import zarr
-from dask.callbacks import Callback
 
 from elf.cache.layout import CHUNK_TOKENS, ArrayLayout, DType, Layout, RaggedLayout
 from elf.cache.store import Artifact, Store
@@ -91,16 +90,21 @@ def _measure(
     counts = view.valid(np.arange(view.tokens.rows))
     if len(counts) != layout.rows:
         raise Failed(f"View {name} in {folder} holds {layout.rows:,} rows, its tokens have {len(counts):,}.")
-    sums = da.map_blocks(
-        _sums,
+    valid = _valid(layout, counts)
+
+    def sums(block: np.ndarray, block_info: Any) -> np.ndarray:
+        start, stop = block_info[0]["array-location"][0]
+        found = _sums(block, valid(start, stop), layout.dtype)
+        advance(1)
+        return found
+
+    summed = da.map_blocks(
+        sums,
         _states(folder / name, layout),
-        valid=_valid(layout, counts),
-        dtype_stored=layout.dtype,
-        dtype=np.float64,
         chunks=((5,) * layout.shards, (layout.width,)),
+        meta=np.empty((0, 0)),
     )
-    with Callback(posttask=lambda key, *rest: advance(int(isinstance(key, tuple) and "_sums" in key[0]))):
-        found = sums.compute(scheduler="threads", num_workers=min(cores(), THREADS))
+    found = summed.compute(scheduler="threads", num_workers=min(cores(), THREADS))
     blocks = np.asarray(found).reshape(layout.shards, 5, layout.width)
     return tuple(
         combine(
@@ -144,14 +148,12 @@ def _valid(layout: Layout, counts: np.ndarray) -> Valid:
     return of_tokens
 
 
-def _sums(block: np.ndarray, *, valid: Valid, dtype_stored: DType, block_info: Any = None) -> np.ndarray:
-    """Count, sum, sum of squares, lowest and highest of each channel, (5, D) float64."""
-    start, stop = block_info[0]["array-location"][0]
-    keep = valid(start, stop)
+def _sums(block: np.ndarray, keep: np.ndarray, dtype: DType) -> np.ndarray:
+    """Count, sum, sum of squares, lowest and highest of each channel of the tokens to ``keep``, (5, D) float64."""
     out = np.zeros((5, block.shape[1]))
     out[3], out[4] = np.inf, -np.inf
     for place in range(0, len(block), PIECE):
-        part = _wide(block[place : place + PIECE][keep[place : place + PIECE]], dtype_stored)
+        part = _wide(block[place : place + PIECE][keep[place : place + PIECE]], dtype)
         if len(part):
             out[0] += len(part)
             out[1] += part.sum(axis=0)
