@@ -25,7 +25,7 @@ from elf.pipeline.errors import Failed
 from elf.stages.encoder import Encoder, EncoderInfo, load_encoder
 from elf.stages.moments import Moments, combine, moments_of
 from elf.stages.rows import TokenRows
-from elf.stages.views import ViewName, ViewRows, encode_rows
+from elf.stages.views import Inputs, ViewName, ViewRows, encode_rows
 
 MOMENTS = "moments"
 _lock = threading.Lock()
@@ -80,11 +80,16 @@ def encode_part(job: EncodeJob, part: Part, advance: Callable[[int], None]) -> N
             for start in range(rows.start, rows.stop, size):
                 batch = np.arange(start, min(start + size, rows.stop))
                 inputs = view.inputs(batch)
-                stored = encode_rows(encoder, inputs).to(DTYPES[job.dtype]).cpu()
+                stored = as_stored(encoder, inputs, job.dtype).cpu()
                 writer.put(_Block(batch, stored, inputs.valid_B))
                 advance(len(batch) * view.length)
     except NotFinite as error:
-        raise Failed(_explain(encoder, view, error.row, job.dtype)) from error
+        raise Failed(refusal(encoder, view, error.row, job.dtype)) from error
+
+
+def as_stored(encoder: Encoder, inputs: Inputs, dtype: DType) -> Tensor:
+    """States of the kept positions, cast as a store holds them, on the encoder's device: (B, L, D) or (tokens, D)."""
+    return encode_rows(encoder, inputs).to(DTYPES[dtype])
 
 
 def finished(job: EncodeJob, name: ViewName) -> set[int]:
@@ -209,8 +214,8 @@ def _moments_path(job: EncodeJob, name: ViewName, shard: int) -> Path:
     return job.out / MOMENTS / name / f"{shard}.json"
 
 
-def _explain(encoder: Encoder, view: ViewRows, row: int, dtype: DType) -> str:
-    """Which hidden layer of which row first holds what cannot be stored."""
+def refusal(encoder: Encoder, view: ViewRows, row: int, dtype: DType) -> str:
+    """Which hidden layer of which row first holds what cannot be stored, in words."""
     info = encoder.info
     highest = torch.finfo(DTYPES[dtype]).max
     inputs = view.inputs(np.array([row]))

@@ -4,21 +4,17 @@ Which rows and which draws a step gets is a function of (seed, step, place in th
 makes those of its own places. No latent crosses a process boundary.
 """
 
-import queue
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from elf.cache.layout import Array
+from elf.cache.prefetch import BUFFERS, Ahead
 from elf.stages.latents import LatentRows, RawBatch
 from elf.stages.model.config import ObjectiveConfig
-from elf.stages.model.draws import Draws, draw
+from elf.stages.model.draws import Draws, draw, draw_drops
 from elf.stages.order import Integers, Order
-
-BUFFERS = 3
-"""One that is trained on, one that is ready, one that is being filled."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +43,15 @@ class Recipe:
         """Rows of the whole global batch."""
         return Order(self.latents.rows, self.seed).batch(step, self.batch)
 
+    def mine(self, step: int) -> tuple[Integers, torch.Tensor]:
+        """Rows of this process in a step, and whose condition is dropped: known without reading or drawing more."""
+        rows = self.rows(step)[self.places.start : self.places.stop]
+        return rows, draw_drops(self.seed, step, self.places, objective=self.objective)
+
+    def announce(self, step: int) -> None:
+        """Have the rows of a step that comes soon read from the disk; returns at once."""
+        self.latents.willneed(*self.mine(step))
+
     def prepare(self, step: int, buffer: Array) -> Fed:
         """Read and draw what a step needs."""
         rows = self.rows(step)
@@ -67,46 +72,17 @@ class Recipe:
         )
 
 
-class Feed:
+class Feed(Ahead[int, Fed]):
     """Iterates over what the steps of ``steps`` need, in order; use it in a ``with``. An error of the thread is
     raised where its step would have come."""
 
     def __init__(self, recipe: Recipe, steps: range) -> None:
-        self._recipe, self._steps = recipe, steps
-        self._free: queue.SimpleQueue[Array | None] = queue.SimpleQueue()
-        self._ready: queue.SimpleQueue[tuple[Array, Fed] | BaseException | None] = queue.SimpleQueue()
-        for _ in range(BUFFERS):
-            self._free.put(recipe.latents.make_buffer(len(recipe.places)))
-        self._thread = threading.Thread(target=self._work, name="feed", daemon=True)
+        pinned = recipe.device.type == "cuda"
+        buffers = [recipe.latents.make_buffer(len(recipe.places), pinned=pinned) for _ in range(BUFFERS)]
+        self._states = recipe.latents.states
+        super().__init__(steps, recipe.prepare, announce=recipe.announce, buffers=buffers, name="feed")
 
-    def __enter__(self) -> Iterator[Fed]:
-        self._thread.start()
-        return self._iterate()
-
-    def __exit__(self, *exc: object) -> None:
-        self._free.put(None)  # the thread comes to it after the free buffers before it
-        self._thread.join()
-
-    def _iterate(self) -> Iterator[Fed]:
-        while True:
-            item = self._ready.get()
-            if item is None:
-                return
-            if isinstance(item, BaseException):
-                raise item
-            yield item[1]
-            self._free.put(item[0])
-
-    def _work(self) -> None:
-        try:
-            places = slice(self._recipe.places.start, self._recipe.places.stop)
-            for step in self._steps:
-                buffer = self._free.get()
-                if buffer is None:
-                    return
-                if step + 1 in self._steps:
-                    self._recipe.latents.willneed(self._recipe.rows(step + 1)[places])
-                self._ready.put((buffer, self._recipe.prepare(step, buffer)))
-            self._ready.put(None)
-        except BaseException as error:
-            self._ready.put(error)
+    def close(self) -> None:
+        """Stop the thread, and what it waits for; nothing comes any more."""
+        self._states.stop()
+        super().close()

@@ -1,22 +1,23 @@
-"""Rows of a split as training takes them: stored latents and head ids, checked against each other before step 1.
+"""Rows of a split as training takes them: raw states and head ids, checked against each other before step 1.
 
 x = (state − mean) / std is applied on reading, never stored. Text has one view, ``plain``. A pair has three:
 ``condition`` (states that see only the condition), ``target_given_condition`` and ``target`` (encoded without
-seeing the condition); rows whose condition is dropped take their target from the last one.
+seeing the condition); rows whose condition is dropped take their target from the last one. Here the states are those
+of a store; ``elf.stages.live`` has them made by the encoder.
 """
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from elf.cache.layout import Array, RaggedLayout
+from elf.cache.layout import STORAGE, Array, RaggedLayout
 from elf.cache.manifest import JSON
-from elf.cache.rows import RaggedRows, Rows, RowSource
+from elf.cache.rows import RaggedRows, Reader, Rows
 from elf.cache.store import Artifact
 from elf.pipeline.errors import Failed
 from elf.pipeline.section import differences
@@ -24,9 +25,8 @@ from elf.stages.config import Latents as LatentSettings
 from elf.stages.model.objective import Batch
 from elf.stages.order import Integers
 from elf.stages.rows import TokenRows
+from elf.stages.states import PAIR_VIEWS, PLAIN, States, StoredStates
 
-PLAIN = "plain"
-PAIR_VIEWS = ("condition", "target_given_condition", "target")
 FARTHEST = 3.0
 """How far from 1 (by factor) the deviation of normalised latents may lie."""
 
@@ -41,8 +41,8 @@ class Scale:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RawBatch:
-    """Rows as they were stored: ``states`` (B, L, d) in the stored dtype, a buffer that is used again; head ids
-    (B, L) and lengths (B,) int64, all on the CPU."""
+    """Rows as they are stored: ``states`` (B, L, d) in the stored dtype, in a buffer that is used again or on the
+    device that made them; head ids (B, L) and lengths (B,) int64 on the CPU."""
 
     states_BLD: Tensor
     ids_BL: Tensor
@@ -59,70 +59,63 @@ class RawBatch:
         )
 
 
-class View(RowSource, Protocol):
-    """What is asked of a store of one view."""
-
-    def proven(self, row: int) -> Array: ...
-
-
 class LatentRows:
-    """The rows of one split; open it with ``open_latents``."""
+    """The rows of one split, by any source; open it with ``open_latents``. ``encoder`` is what made the states, as the
+    encode stage's facts name it."""
 
-    def __init__(
-        self, tokens: TokenRows, views: Mapping[str, View], scale: Scale, facts: Mapping[str, Any]
-    ) -> None:
-        self.tokens = tokens
-        self.views = views
-        self.scale = scale
-        self.facts = facts
-        first = next(iter(views.values()))
-        self.rows, self.length, self.width = first.shape
-        self.storage, self.dtype = first.storage, first.dtype
+    def __init__(self, tokens: TokenRows, states: States, scale: Scale, encoder: JSON) -> None:
+        self.tokens, self.states, self.scale, self.encoder = tokens, states, scale, encoder
+        self.rows, self.length, self.width = states.shape
+        self.dtype = states.dtype
+        self.storage = STORAGE[states.dtype].dtype
 
-    def make_buffer(self, batch: int) -> Array:
-        """Room for the states of ``batch`` rows."""
-        return np.empty((batch, self.length, self.width), self.storage)
+    def through(self, states: States) -> "LatentRows":
+        """The same rows, their states from elsewhere."""
+        return LatentRows(self.tokens, states, self.scale, self.encoder)
 
-    def willneed(self, rows: Integers) -> None:
-        """Have the kernel read the rows from the disk; returns at once."""
-        for view in self.views.values():
-            view.willneed(rows)
+    def make_buffer(self, batch: int, *, pinned: bool = False) -> Array:
+        """Room for the states of ``batch`` rows; ``pinned``: where a GPU copies from while others compute."""
+        shape = (batch, self.length, self.width)
+        if not pinned:
+            return np.empty(shape, self.storage)
+        size = int(np.prod(shape)) * self.storage.itemsize
+        return torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy().view(self.storage).reshape(shape)
+
+    def willneed(self, rows: Integers, dropped: Tensor) -> None:
+        """These rows come soon; returns at once."""
+        self.states.willneed(rows, dropped)
 
     def read(self, rows: Integers, dropped: Tensor, out: Array) -> RawBatch:
-        """Rows into ``out``; ``dropped`` (B,) bool says whose condition is dropped (and read as zeros).
+        """Rows, their states into ``out``; ``dropped`` (B,) bool says whose condition is dropped (and reads as zeros).
 
-        Raises Damaged where a row's bytes are not those that were stored.
+        Raises what the states' source raises.
         """
         conditions = self.tokens.condition_lengths(rows)
-        for place, (row, start) in enumerate(zip(map(int, rows), conditions.tolist(), strict=True)):
-            self._fill(out[place], row, start, dropped=bool(dropped[place]))
-        states = torch.from_numpy(out[: len(rows)])
         return RawBatch(
-            states_BLD=states.view(torch.bfloat16) if self.dtype == "bfloat16" else states,
+            states_BLD=self.states.read(rows, dropped, out),
             ids_BL=torch.from_numpy(self.tokens.vocabulary.to_head(self.tokens.ids(rows))),
             condition_length_B=torch.from_numpy(conditions.astype(np.int64)),
             length_B=torch.from_numpy(self.tokens.lengths(rows).astype(np.int64)),
         )
 
-    def _fill(self, out: Array, row: int, start: int, *, dropped: bool) -> None:
-        if PLAIN in self.views:
-            out[:] = self.views[PLAIN].proven(row)
-            return
-        target = self.views["target" if dropped else "target_given_condition"].proven(row)
-        out[:start] = 0 if dropped else self.views["condition"].proven(row)
-        out[start:] = target
-
     def normalise(self, raw: RawBatch, device: torch.device) -> Batch:
         """The batch the objective takes: float32 latents on the device, ids beside them, lengths on the CPU."""
-        x_BLD = raw.states_BLD.to(device=device, dtype=torch.float32, copy=True)
+        # Half-width numbers cross to a GPU as they are, and widen there.
+        states_BLD = raw.states_BLD.to(device, non_blocking=True)
+        x_BLD = states_BLD.to(dtype=torch.float32, copy=True)
         x_BLD.sub_(self.scale.mean).div_(self.scale.std)
         return Batch(x_BLD, raw.ids_BL.to(device), raw.condition_length_B, raw.length_B)
 
 
 def open_latents(
-    tokens: Artifact, latents: Artifact, settings: LatentSettings | Scale, *, drops: bool
+    tokens: Artifact,
+    latents: Artifact,
+    settings: LatentSettings | Scale,
+    *,
+    drops: bool,
+    reader: Reader = "map",
 ) -> LatentRows:
-    """The rows of a split; ``drops`` says that the ``target`` view will be needed.
+    """The rows of a split from a store; ``drops`` says that the ``target`` view will be needed.
 
     Raises Failed, naming both values, where tokens, latents and settings do not belong together.
     """
@@ -131,18 +124,24 @@ def open_latents(
         _refuse("tokens' key", encoded_from, "the tokens given", tokens.manifest.fingerprint)
     rows = TokenRows.open(tokens.path)
     facts = latents.manifest.facts
-    views = _open_views(latents.path, pairs=rows.vocabulary.max_source is not None, drops=drops)
+    pairs = rows.vocabulary.max_source is not None
+    views = _open_views(latents.path, pairs=pairs, drops=drops, reader=reader)
     for name, view in views.items():
         _check_view(name, view, facts, rows)
     _check_lengths(views, rows)
-    return LatentRows(rows, views, choose_scale(settings, facts), facts)
+    scale = choose_scale(settings, *moments_in(facts))
+    return LatentRows(rows, StoredStates(rows, views), scale, facts.get("encoder"))
 
 
-def choose_scale(settings: LatentSettings | Scale, facts: Mapping[str, Any]) -> Scale:
-    """The scale asked for, ``measured`` from the store's facts. Raises Failed if the store's is far from it."""
+def moments_in(facts: Mapping[str, Any]) -> tuple[float, float]:
+    """Mean and deviation that a store's facts name."""
+    return float(facts["mean"]), float(facts["std"])
+
+
+def choose_scale(settings: LatentSettings | Scale, mean: float, std: float) -> Scale:
+    """The scale asked for, of states with this mean and deviation. Raises Failed if those are far from it."""
     if isinstance(settings, Scale):
         return settings
-    mean, std = float(facts["mean"]), float(facts["std"])
     if settings.std == "measured":
         return Scale(mean, std)
     if not 1 / FARTHEST <= std / settings.std <= FARTHEST or abs(mean - settings.mean) > settings.std:
@@ -167,17 +166,25 @@ def _kind(rows: LatentRows) -> dict[str, JSON]:
         "width": rows.width,
         "length": rows.length,
         "dtype": rows.dtype,
-        "encoder": rows.facts.get("encoder"),
+        "encoder": rows.encoder,
         "vocabulary": {name: list(v) if isinstance(v, tuple) else v for name, v in vocabulary.items()},
     }
 
 
-def _open_views(path: Path, *, pairs: bool, drops: bool) -> dict[str, View]:
+def _open_views(path: Path, *, pairs: bool, drops: bool, reader: Reader) -> dict[str, Rows | RaggedRows]:
+    needed = needed_views(pairs=pairs, drops=drops)
+    reason = "pairs need it" if pairs else "rows of text need it"
+    if pairs and drops:
+        reason += ", as objective.condition_dropout is not 0"
+    kind = RaggedRows if pairs else Rows
+    return {name: kind.open(_view(path, name, reason), reader=reader) for name in needed}
+
+
+def needed_views(*, pairs: bool, drops: bool) -> tuple[str, ...]:
+    """The views that training takes its states from."""
     if not pairs:
-        return {PLAIN: Rows.open(_view(path, PLAIN, "rows of text need it"))}
-    needed = PAIR_VIEWS if drops else PAIR_VIEWS[:2]
-    reason = "pairs need it" + (", as objective.condition_dropout is not 0" if drops else "")
-    return {name: RaggedRows.open(_view(path, name, reason)) for name in needed}
+        return (PLAIN,)
+    return PAIR_VIEWS if drops else PAIR_VIEWS[:2]
 
 
 def _view(path: Path, name: str, reason: str) -> Path:
@@ -190,7 +197,7 @@ def _view(path: Path, name: str, reason: str) -> Path:
     return path / name
 
 
-def _check_view(name: str, view: View, facts: Mapping[str, Any], tokens: TokenRows) -> None:
+def _check_view(name: str, view: Rows | RaggedRows, facts: Mapping[str, Any], tokens: TokenRows) -> None:
     rows, length, width = view.shape
     for what, stored, wanted, of in (
         ("rows", rows, tokens.rows, "the tokens"),
@@ -203,7 +210,7 @@ def _check_view(name: str, view: View, facts: Mapping[str, Any], tokens: TokenRo
             _refuse(f"{what} (view {name})", stored, of, wanted)
 
 
-def _check_lengths(views: Mapping[str, View], tokens: TokenRows) -> None:
+def _check_lengths(views: Mapping[str, Rows | RaggedRows], tokens: TokenRows) -> None:
     """Every row of a pair must have a state for each position: its condition's, and all after it in the targets."""
     conditions = tokens.condition_lengths(np.arange(tokens.rows))
     for name, view in views.items():

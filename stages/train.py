@@ -18,7 +18,7 @@ from elf.pipeline.errors import Failed
 from elf.pipeline.stage import StageContext
 from elf.stages import checkpoint as checkpoints
 from elf.stages.config import Optim, Train
-from elf.stages.feeding import Fed, Feed, Recipe
+from elf.stages.feeding import Fed, Recipe
 from elf.stages.heldout import Heldout, means
 from elf.stages.model.config import ObjectiveConfig
 from elf.stages.model.draws import Draws
@@ -31,7 +31,7 @@ from elf.stages.steps import Length, training_length
 from elf.stages.stopping import Interrupted, StopWish
 from elf.stages.team import Team
 from elf.stages.trained import CARD
-from elf.stages.training_inputs import describe, open_splits
+from elf.stages.training_inputs import describe, open_feed, open_splits
 from elf.stages.training_metrics import METRICS, Journal, summarise
 from elf.stages.training_state import TrainingState
 
@@ -60,7 +60,7 @@ def run(section: Train, context: StageContext) -> Mapping[str, JSON]:
         team = Team(context.compute)
 
         # What is trained on, and the model that makes
-        latents, validation = open_splits(section, context)
+        latents, validation = open_splits(section, context, team.device)
         length = training_length(section, latents.rows)
         card = describe(section, latents)
         places = team.places(section.batch)
@@ -84,7 +84,7 @@ def run(section: Train, context: StageContext) -> Mapping[str, JSON]:
         steps = range(state.step, length.total)
         bar = context.progress.bar("train", length.total, unit="steps", done=state.step)
         journal = Journal(context.out, context.aux, keep=kept, writes=team.writes)
-        with bar as shown, journal, Feed(recipe, steps) as feed:
+        with bar as shown, journal, open_feed(recipe, steps, context, team) as feed:
             if heldout is not None and state.step == 0:
                 journal.write(measure(heldout, objective, state))
             began = time.perf_counter()

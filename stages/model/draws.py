@@ -125,6 +125,15 @@ def draw(
     )
 
 
+def draw_drops(seed: int, step: int, rows: Sequence[int], *, objective: ObjectiveConfig) -> Tensor:
+    """`drop_B` of `draw`, alone: which row's condition is dropped, known long before its step."""
+    if objective.condition_dropout == 0:
+        return torch.zeros(len(rows), dtype=torch.bool)
+    seeds = [seed_of("train", seed, step, row) for row in rows]
+    (uniform_BU,) = _row_numbers(seeds, 5, 0, lambda uniform_U, _: (uniform_U,))
+    return uniform_BU[:, 4] < objective.condition_dropout
+
+
 def draw_distillation(
     seed: int,
     step: int,

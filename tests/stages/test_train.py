@@ -260,7 +260,7 @@ def test_a_row_that_is_not_finite_stops_the_run_before_it_counts(tmp_path: Path)
 
 def _recipe(corpus: Corpus) -> tuple[Any, ...]:
     context = StageContext(Path(), corpus.inputs, Compute(), LineProgress())
-    latents, _ = train.open_splits(Train.model_validate(TRAIN), context)
+    latents, _ = train.open_splits(Train.model_validate(TRAIN), context, torch.device("cpu"))
     return latents, TRAIN["seed"], TRAIN["batch"], range(6), train.ObjectiveConfig(), torch.device("cpu")
 
 

@@ -1,0 +1,132 @@
+"""Where training's latents come from: a store, a window that is encoded ahead, or the encoder beside each step.
+
+The source is no part of any key: all give the same rows in the same order and the same numbers up to rounding, and a
+run may go on with another. ``auto`` takes a store that is there, else builds one where it fits the disk, else encodes
+a window ahead. The choice is made before anything runs and written into the plan: into train's settings and into how
+train is tied to its latents. Light: nothing here loads torch.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from elf.cache.errors import Damaged
+from elf.cache.store import Artifact
+from elf.pipeline.errors import Misconfigured
+from elf.pipeline.plan import Plan, Planned, Tie
+from elf.pipeline.stage import Compute, StageContext
+from elf.pipeline.wording import about, bytes_text
+from elf.stages.config import Experiment, Train, TrainCompute
+from elf.stages.estimate import Estimate, estimate_plan, this_machine, total_bytes
+from elf.stages.experiment import TRAIN
+
+Source: TypeAlias = Literal["store", "rolling", "live"]
+Find: TypeAlias = Callable[[Planned], Artifact | None]
+
+MARGIN = 0.1
+"""Share of the free disk that ``auto`` leaves free."""
+LATENTS, HELDOUT = "latents", "heldout_latents"
+UNMEASURED = (
+    "train.latents.std is measured, which takes mean and deviation of all rows from a finished store, and the latents "
+    "are not to be stored. Give train.latents.std a number (0.2 for t5-small; `elf show --json` has that of an earlier "
+    "encode), or set compute.train.source to store."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A source, why it is taken, and the disk a window may take."""
+
+    source: Source
+    reason: str
+    window_bytes: int
+
+    def __str__(self) -> str:
+        what = {
+            "store": "read from the store",
+            "rolling": f"encoded ahead of training, {bytes_text(self.window_bytes)} at a time",
+            "live": "encoded beside each training step, nothing is stored",
+        }
+        return f"Latents: {what[self.source]} ({self.source}): {self.reason}."
+
+
+def source_of(context: StageContext) -> Source:
+    """The source of a training run as it begins; one that nobody chose before takes what it is given."""
+    chosen = train_compute(context.compute).source
+    if chosen != "auto":
+        return chosen
+    return "store" if LATENTS in context.inputs else "rolling"
+
+
+def train_compute(compute: Compute) -> TrainCompute:
+    """Train's runtime settings; its own stay at their defaults where only the common ones are given."""
+    return compute if isinstance(compute, TrainCompute) else TrainCompute(**compute.model_dump())
+
+
+def settle(plan: Plan, experiment: Experiment, find: Find, free: int) -> tuple[Plan, Choice | None]:
+    """The plan with train's source chosen, ``free`` bytes being free; unchanged, and None, where nothing trains.
+
+    ``find`` looks a step up in the store. Raises Misconfigured where train is still to run and cannot with the source
+    it asks for.
+    """
+    trains = [planned for planned in plan if planned.step.spec is TRAIN]
+    if not trains:
+        return plan, None
+    (train,) = trains
+    choice = _choose(plan, train, experiment, _forgiving(find), free)
+    compute = train_compute(train.step.compute)
+    chosen = {"source": choice.source, "window_bytes": choice.window_bytes}
+    ties = {} if choice.source == "store" else {LATENTS: Tie.INLINE, HELDOUT: Tie.INLINE}
+    step = replace(train.step, compute=compute.model_copy(update=chosen), ties=ties)
+    return Plan(step if each is train else each.step for each in plan), choice
+
+
+def _choose(plan: Plan, train: Planned, experiment: Experiment, find: Find, free: int) -> Choice:
+    compute, section = train_compute(train.step.compute), train.step.section
+    assert isinstance(section, Train)
+    stored = find(plan[train.step.inputs[LATENTS]])
+    measured = section.latents.std == "measured"
+    if compute.source != "auto":
+        if measured and compute.source != "store" and stored is None and find(train) is None:
+            raise Misconfigured(UNMEASURED)
+        return Choice(compute.source, "as compute.train.source asks", compute.window_bytes)
+    if stored is not None:
+        return Choice("store", "they are there", compute.window_bytes)
+    estimates = estimate_plan(plan, experiment, find, this_machine())
+    return _by_room(train, estimates, compute.window_bytes, free, measured=measured)
+
+
+def _by_room(
+    train: Planned, estimates: tuple[Estimate, ...], window: int, free: int, *, measured: bool
+) -> Choice:
+    """A store where all that is missing fits; else a window in half of what the rest leaves."""
+    sizes = {each.planned.step.name: each.bytes for each in estimates}
+    latents = sizes[train.step.inputs[LATENTS]]
+    if latents is None:
+        return Choice("store", "how many bytes they take is not known yet", window)
+    room, needed = int(free * (1 - MARGIN)), total_bytes(estimates)
+    size, left = about(bytes_text(latents)), bytes_text(free)
+    if needed <= room:
+        return Choice("store", f"{size} fit into {left} free, to be read by every later run", window)
+    if measured:
+        reason = (
+            f"{size} may not fit into {left} free, but train.latents.std is measured and takes a whole store; a number "
+            "there (0.2 for t5-small) would do without"
+        )
+        return Choice("store", reason, window)
+    heldout = sizes[train.step.inputs[HELDOUT]] if HELDOUT in train.step.inputs else 0
+    rest = needed - latents - (heldout or 0)
+    fits = max(1, min(window, (room - rest) // 2))
+    return Choice("rolling", f"{size} do not fit into {left} free, of which {MARGIN:.0%} stay free", fits)
+
+
+def _forgiving(find: Find) -> Find:
+    """A damaged artifact counts as missing: whoever uses it will say so."""
+
+    def found(planned: Planned) -> Artifact | None:
+        try:
+            return find(planned)
+        except Damaged:
+            return None
+
+    return found
