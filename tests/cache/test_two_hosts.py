@@ -40,8 +40,8 @@ for name in sys.argv[6:]:
     try:
         with store.building("encode", key, on_wait=waits) as building:
             if store.find("encode", key) is None:
-                say("begins", name, "fresh" if building.fresh else "goes-on")
                 (building.path / "first").write_text(name)
+                say("begins", name, "fresh" if building.fresh else "goes-on")
                 if sys.argv[5] == "slow":
                     sys.stdin.readline()
                 fill_slowly(building.path)
