@@ -11,7 +11,10 @@ from elf.flows.options import Debug, StorePath
 def push(
     keys: Annotated[
         list[str],
-        typer.Argument(metavar="KEY|RUN", help="As for the others, or a run: all its steps."),
+        typer.Argument(
+            metavar="KEY|RUN",
+            help="Start of a key, STAGE/START, a step of a run (tiny/encode), or a run: all its steps.",
+        ),
     ],
     with_inputs: Annotated[
         bool, typer.Option("--with-inputs", help="Send what they were made from, too.")

@@ -23,7 +23,19 @@ from elf.pipeline.section import LINKED, RUNTIME, Section
 from elf.stages.config import Experiment
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "reference.md"
-COMMANDS = ("run", "plan", "why", "runs", "show", "doctor", "up", "down", "status")
+COMMANDS = (
+    "run",
+    "plan",
+    "why",
+    "runs",
+    "show",
+    "doctor",
+    "up",
+    "down",
+    "status",
+    "cache push",
+    "cache pull",
+)
 HEAD = """# Reference
 
 Made from the code by `python tests/support/reference.py`; a test keeps it true.
@@ -36,6 +48,8 @@ Exit codes: 0 done, 1 failed, 2 the request is wrong, 130 interrupted, 143 termi
 | environment | meaning |
 |---|---|
 | `ELF_STORE` | the store, unless `--store` names one |
+| `ELF_REMOTE` | a remote store runs take from what they miss: `s3://BUCKET/PREFIX`, `gs://…`, `az://…`, `file:///FOLDER` |
+| `ELF_REMOTE_LIMIT` | what was pulled takes at most this here: `500GB`, `64GiB`; else all the room there is |
 | `ELF_DEBUG` | `1`: tracebacks, as `--debug` |
 | `ELF_HOME` | the folder in which Prefect flow runs work (see `prefect.yaml`) |
 
@@ -59,7 +73,7 @@ def help_of(command: str) -> str:
     """What ``elf COMMAND --help`` prints, 80 columns wide."""
     elf = Path(sys.executable).parent / "elf"
     done = subprocess.run(
-        [str(elf), command, "--help"],
+        [str(elf), *command.split(), "--help"],
         env={**os.environ, "COLUMNS": "80", "TERMINAL_WIDTH": "80"},
         capture_output=True,
         text=True,
