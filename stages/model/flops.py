@@ -1,12 +1,17 @@
 """How many floating-point operations a row costs: matrix products and attention, a multiply and an add as two.
 
 Shapes: S = prefix + length positions. Norms, activations, rotary turns and the embedders of single numbers (one
-per row, not per position) are left out: together they stay below a percent.
+per row, not per position) are left out: together they stay below a percent. Training has the optimiser's besides,
+which counts for as much as the model where batches are small.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from elf.stages.model.config import ModelConfig, ObjectiveConfig
+from elf.stages.model.config import ModelConfig, ObjectiveConfig, SamplerConfig
+
+EMBEDDED = 256
+"""Width of the sines that a single number (time, guidance) is embedded from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +59,52 @@ def step_flops(config: ModelConfig, objective: ObjectiveConfig, length: int) -> 
         again = 2.0 if config.dropout > 0.0 else (1.0 - decode) * objective.self_condition
     trained = one.trunk + one.attention + (1.0 - decode) * one.flow_head + decode * one.decode_head
     return 3.0 * trained + again * one.forward
+
+
+def sample_flops(config: ModelConfig, sampler: SamplerConfig, length: int, *, conditioned: bool) -> float:
+    """Of one text: the network in every variant that guidance asks for at every step, then once to decode."""
+    one = forward_flops(config, length, self_condition=sampler.self_condition)
+    variants = 2 if conditioned and sampler.input_guidance != 1.0 else 1
+    if sampler.self_condition and not config.guided and sampler.self_condition_guidance not in (0.0, 1.0):
+        variants *= 2
+    return sampler.steps * variants * one.forward + one.trunk + one.attention + one.decode_head
+
+
+def muon_flops(config: ModelConfig) -> float:
+    """Of one optimiser step's Newton–Schulz iterations (`elf.stages.model.orthogonal`), whatever the batch.
+
+    A long matrix (M × N, N ≥ 1.5 M) takes 8 M²N and 28 M³, any other 20 M²N and 10 M³.
+    """
+    total = 0.0
+    for short, long in map(sorted, matrices(config)):
+        if long >= 1.5 * short:
+            total += 8.0 * short**2 * long + 28.0 * short**3
+        else:
+            total += 20.0 * short**2 * long + 10.0 * short**3
+    return total
+
+
+def matrices(config: ModelConfig) -> Iterator[tuple[int, int]]:
+    """Shapes (out, in) of all weight matrices of a network."""
+    width, hidden, inner = config.width, config.hidden, config.feed_width
+    adaln = config.conditioning == "adaln"
+    for _ in range(2 if config.decoder == "separate" else 1):
+        yield width, 2 * width
+        if config.bottleneck is not None:
+            yield config.bottleneck, width
+        yield hidden, config.bottleneck or width
+        for _ in range(2 if config.guided else 1):
+            yield hidden, EMBEDDED
+            yield hidden, hidden
+        for _ in range(config.depth):
+            yield from ((3 * hidden, hidden), (hidden, hidden), (2 * inner, hidden), (hidden, inner))
+            if adaln:
+                yield 6 * hidden, hidden
+    if adaln:
+        yield 2 * hidden, hidden
+    yield from ((width, hidden), (width, hidden), (config.vocabulary, width))
+
+
+def count_weights(config: ModelConfig) -> int:
+    """Numbers in all weight matrices: within a percent of a network's parameters."""
+    return sum(rows * columns for rows, columns in matrices(config))

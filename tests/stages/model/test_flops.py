@@ -5,9 +5,21 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from elf.stages.model.config import SIZES, ModelConfig, ObjectiveConfig
-from elf.stages.model.flops import forward_flops, step_flops
+from elf.stages.model.config import SIZES, ModelConfig, ObjectiveConfig, SamplerConfig
+from elf.stages.model.decoding import decode
+from elf.stages.model.draws import draw_samples
+from elf.stages.model.flops import (
+    count_weights,
+    forward_flops,
+    matrices,
+    muon_flops,
+    sample_flops,
+    step_flops,
+)
+from elf.stages.model.network import Network, count_parameters
 from elf.stages.model.objective import loss
+from elf.stages.model.optim import Muon
+from elf.stages.model.sampler import sample_latents
 from tests.stages.model.tiny import SHAPE, tiny_batch, tiny_draws, tiny_network
 
 ROWS = 40
@@ -59,3 +71,54 @@ def test_published_order() -> None:
     flops = forward_flops(config, 1024)
     per_token = [round(f / 1024 / 1e6) for f in (flops.forward, flops.attention, flops.decode_head)]
     assert per_token == [213, 39, 34]
+
+
+@pytest.mark.parametrize(
+    ("shape", "guidance"),
+    [({}, 3.0), ({"guidance_tokens": 0}, 3.0), ({"guidance_tokens": 0}, 1.0)],
+    ids=["guided", "two variants", "one"],
+)
+def test_sampling(shape: dict[str, int], guidance: float) -> None:
+    network = tiny_network(hidden=64, **shape).float()
+    config = SamplerConfig(steps=3, guidance=guidance, self_condition_guidance=guidance)
+    length, width = SHAPE["length"], SHAPE["width"]
+    draws = draw_samples(0, range(4), length=length, width=width, config=config, device="cpu")
+    ran = counted(lambda: decode(network, sample_latents(network, draws, config), config))
+    assert ran == pytest.approx(
+        4 * sample_flops(network.config, config, length, conditioned=False), rel=0.15
+    )  # the embedders count here, as rows are so short
+
+
+def test_guidance_on_the_condition_runs_the_network_twice() -> None:
+    config, length = tiny_network().config, SHAPE["length"]
+    plain, guided = (
+        sample_flops(config, SamplerConfig(steps=8, input_guidance=w), length, conditioned=True)
+        for w in (1, 2)
+    )
+    assert guided - plain == pytest.approx(8 * forward_flops(config, length).forward)
+    unconditional = SamplerConfig(steps=8, input_guidance=2.0)
+    assert sample_flops(config, unconditional, length, conditioned=False) == plain
+
+
+@pytest.mark.parametrize(
+    "shape", [{}, {"bottleneck": None}, {"conditioning": "adaln"}, {"decoder": "separate"}], ids=str
+)
+def test_matrices_are_the_networks(shape: dict[str, str | None]) -> None:
+    network = tiny_network(**shape)
+    there = sorted(tuple(each.shape) for each in network.parameters() if each.ndim == 2)
+    assert sorted(matrices(network.config)) == there
+    assert count_weights(network.config) == sum(rows * columns for rows, columns in there)
+
+
+def test_weights_of_elf_b() -> None:
+    config = ModelConfig(width=512, vocabulary=32100, length=8, hidden=768, depth=12, heads=12)
+    with torch.device("meta"):
+        assert count_parameters(Network(config)) == pytest.approx(count_weights(config), rel=0.01)
+
+
+def test_muon() -> None:
+    network = tiny_network(hidden=64, guidance_tokens=0).float()
+    for parameter in network.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer = Muon(network.parameters(), 1e-3)
+    assert counted(optimizer.step) == muon_flops(network.config)
