@@ -48,7 +48,7 @@ Exit codes: 0 done, 1 failed, 2 the request is wrong, 130 interrupted, 143 termi
 | environment | meaning |
 |---|---|
 | `ELF_STORE` | the store, unless `--store` names one |
-| `ELF_REMOTE` | a remote store runs take from what they miss: `s3://BUCKET/PREFIX`, `gs://…`, `az://…`, `file:///FOLDER` |
+| `ELF_REMOTE` | a remote that runs take what they miss from: `s3://BUCKET/PREFIX`, `gs://…`, `az://…`, `file:///DIR` |
 | `ELF_REMOTE_LIMIT` | what was pulled takes at most this here: `500GB`, `64GiB`; else all the room there is |
 | `ELF_DEBUG` | `1`: tracebacks, as `--debug` |
 | `ELF_HOME` | the folder in which Prefect flow runs work (see `prefect.yaml`) |
