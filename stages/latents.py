@@ -138,7 +138,9 @@ def moments_in(facts: Mapping[str, Any]) -> tuple[float, float]:
     return float(facts["mean"]), float(facts["std"])
 
 
-def choose_scale(settings: LatentSettings | Scale, mean: float, std: float) -> Scale:
+def choose_scale(
+    settings: LatentSettings | Scale, mean: float, std: float, *, whose: str = "the stored latents"
+) -> Scale:
     """The scale asked for, of states with this mean and deviation. Raises Failed if those are far from it."""
     if isinstance(settings, Scale):
         return settings
@@ -146,7 +148,7 @@ def choose_scale(settings: LatentSettings | Scale, mean: float, std: float) -> S
         return Scale(mean, std)
     if not 1 / FARTHEST <= std / settings.std <= FARTHEST or abs(mean - settings.mean) > settings.std:
         raise Failed(
-            f"train.latents normalises with mean {settings.mean:g} and std {settings.std:g}, but the stored latents "
+            f"train.latents normalises with mean {settings.mean:g} and std {settings.std:g}, but {whose} "
             f"have mean {mean:.4g} and std {std:.4g}, so x would be far from unit size. Set train.latents.std to "
             "measured, or to a number near the store's; or train on the latents this scale was meant for."
         )

@@ -167,7 +167,7 @@ def _scale(settings: LatentSettings | Scale, states: LiveStates, stored: Artifac
         return choose_scale(settings, *moments_in(stored.manifest.facts))
     if settings.std == "measured":
         raise Misconfigured(UNMEASURED)
-    return choose_scale(settings, *_sampled_moments(states))
+    return choose_scale(settings, *_sampled_moments(states), whose=f"{SAMPLE} rows of the latents")
 
 
 def _sampled_moments(states: LiveStates) -> tuple[float, float]:
