@@ -9,6 +9,7 @@ them or wrote to them within the grace period; leftovers of killed processes sta
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -102,9 +103,26 @@ def all_folders(root: Path, runs: Sequence[Path]) -> tuple[RunsFolder, ...]:
 
 def measure(path: Path) -> int:
     """Bytes of all files below a folder, or of a file."""
-    if path.is_symlink() or not path.is_dir():
-        return path.lstat().st_size
-    return sum(Path(here, name).lstat().st_size for here, _, names in os.walk(path) for name in names)
+    return sum(status.st_size for status in _stats(path))
+
+
+def newest(path: Path) -> float:
+    """When something in a folder, or a file, was last written to; 0 if it is gone."""
+    times = [status.st_mtime for status in _stats(path)]
+    try:
+        return max((*times, path.lstat().st_mtime))
+    except FileNotFoundError:
+        return 0.0
+
+
+def _stats(path: Path) -> Iterator[os.stat_result]:
+    """Of all files below a folder, or of a file; what a builder publishes or removes meanwhile is left out."""
+    files = [path]
+    if path.is_dir() and not path.is_symlink():
+        files = [Path(here, name) for here, _, names in os.walk(path) for name in names]
+    for file in files:
+        with suppress(FileNotFoundError):
+            yield file.lstat()
 
 
 def _read_artifacts(store: Store) -> tuple[dict[Place, Manifest | None], dict[Place, Damaged]]:
@@ -220,12 +238,6 @@ def _ordered(found: Mapping[Place, Manifest | None]) -> list[tuple[Place, Manife
                 placed[place] = manifest
                 waiting.pop()
     return list(placed.items())
-
-
-def newest(path: Path) -> float:
-    """When something in a folder, or a file, was last written to."""
-    times = [Path(here, name).lstat().st_mtime for here, _, names in os.walk(path) for name in names]
-    return max((*times, path.lstat().st_mtime))
 
 
 def _size_of(manifest: Manifest) -> int:

@@ -115,12 +115,8 @@ def take_away(
     `reason` is asked when no reader can begin to read it unseen any more. The caller holds the collector's lease.
     """
     stage, key = place
-
-    def refuse(holder: Holder | None) -> None:
-        raise StoreBusy(f"being built by {holder or 'children of a process that is gone'}")
-
     try:
-        lease = acquire(root / BUILDING / stage / key, on_wait=refuse)
+        lease = acquire(root / BUILDING / stage / key, on_wait=_refuse)
     except StoreBusy as busy:
         return str(busy)
     doomed = root / COLLECTING / DOOMED
@@ -145,6 +141,10 @@ def take_away(
     return None
 
 
+def _refuse(holder: Holder | None) -> None:
+    raise StoreBusy(f"being built by {holder or 'children of a process that is gone'}")
+
+
 def _announce(doomed: Path, place: Place) -> None:
     """Let those who begin to read from here on see what is being judged."""
     draft = doomed.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
@@ -164,6 +164,11 @@ def _sweep(root: Path, *, now: float) -> None:
     for path in root.glob(f"{HOLDS}/*"):
         if holder_of(path.with_suffix("")) is None:
             _unlink_old(path, now)
+    for path in root.glob(f"{BUILDING}/*/*.lease"):
+        place = path.with_suffix("")
+        if holder_of(place) is None and not place.exists():
+            with suppress(StoreBusy):
+                acquire(place, on_wait=_refuse).release()
     for folder in (f"{PINS}/*", ROOTS, f"{USED}/*", COLLECTING):
         for path in root.glob(f"{folder}/{TEMPORARY}*"):
             _unlink_old(path, now)
