@@ -216,6 +216,11 @@ class Store:
         identical = None if old is None else old.manifest.content == manifest.content
         return Replaced(Artifact(final, manifest), identical)
 
+    def begun(self, stage: str, key: Fingerprint) -> int:
+        """Bytes that lie in the private folder of a key: what a build that is not finished has made so far."""
+        place = self._place(stage, key)
+        return sum(sizes(place).values()) if place.is_dir() else 0
+
     def builder_of(self, stage: str, key: Fingerprint) -> str | None:
         """Who builds the key at the moment, in words."""
         holder = holder_of(self._place(stage, key), ttl=self._ttl)

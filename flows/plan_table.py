@@ -42,7 +42,10 @@ def show_plan(config: str, overrides: Sequence[str], store: str | None, *, as_js
     if as_json:
         print(json.dumps(_plain(request.experiment.name, request.store, rows), indent=1))
     else:
-        _print(make_console(), request.experiment.name, request.store, rows, machine)
+        out = make_console()
+        _print(out, request.experiment.name, request.store, rows, machine)
+        if request.source is not None:
+            out.print(str(request.source), highlight=False)
 
 
 class _Seen(NamedTuple):

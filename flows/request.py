@@ -6,28 +6,41 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from elf.cache.store import Store
+from elf.cache.files import free_bytes
+from elf.cache.store import Artifact, Store
 from elf.pipeline.config import load_experiment
-from elf.pipeline.plan import Plan
+from elf.pipeline.plan import Plan, Planned
 from elf.stages.config import Experiment
 from elf.stages.experiment import plan_experiment
+from elf.stages.sources import Choice, settle
 
 RUNS = Path("runs")
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """An experiment with its plan and the store it is looked up in."""
+    """An experiment with its plan and the store it is looked up in; ``source`` says where training's latents come
+    from, and is None where nothing is to be trained."""
 
     experiment: Experiment
     plan: Plan
     store: Store
+    source: Choice | None = None
 
 
 def load_request(config: str, overrides: Sequence[str], store: str | None) -> Request:
     """Read, validate and plan. Raises Misconfigured for anything wrong with the request."""
     experiment = load_experiment(config, Experiment, overrides, shipped_folder())
-    return Request(experiment, plan_experiment(experiment), open_store(store))
+    opened = open_store(store)
+
+    def find(planned: Planned) -> Artifact | None:
+        return opened.find(planned.step.spec.name, planned.key)
+
+    def room(planned: Planned) -> int:
+        return free_bytes(opened.root) + opened.begun(planned.step.spec.name, planned.key)
+
+    plan, source = settle(plan_experiment(experiment), experiment, find, room)
+    return Request(experiment, plan, opened, source)
 
 
 def open_store(store: str | None) -> Store:

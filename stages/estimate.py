@@ -1,88 +1,105 @@
-"""What a plan will cost, before anything runs: rows, bytes on disk and seconds of each step.
+"""What a plan will cost, before anything runs: rows, tokens, bytes on disk and seconds of each step.
 
-Sizes of what exists are read from manifests; the rest is worked out from settings and from the ``expect_*``
-hints of a configuration. Times are floating-point operations over a round figure per device, good to a
-factor of two or three.
+Sizes of what exists are read from manifests; the rest is worked out from settings and from the ``expect_*`` hints of
+a configuration. Seconds are counted operations over the measured speed of the machine (``elf.stages.workload``,
+``elf.stages.machine``), or bytes over that of the disk where these take longer, and what a step takes at least.
 """
 
-import math
-import os
-from collections.abc import Callable, Iterable, Mapping
+import json
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from elf.cache.store import Artifact
 from elf.pipeline.plan import Plan, Planned
+from elf.pipeline.stage import Compute
 from elf.pipeline.wording import rows_of, size_of
-from elf.stages.config import Asset, Control, Encode, Evaluate, Experiment, Model, Pretrain, Sample, Train
+from elf.stages.config import (
+    Asset,
+    Control,
+    Encode,
+    Evaluate,
+    Experiment,
+    Pretrain,
+    Sample,
+    Train,
+    TrainCompute,
+)
 from elf.stages.experiment import TokenizeStep
-from elf.stages.model.config import SIZES
+from elf.stages.machine import Machine, Work, this_machine
+from elf.stages.model.config import ModelConfig
+from elf.stages.model.flops import count_weights
+from elf.stages.steps import training_length
+from elf.stages.workload import (
+    PRETRAIN_CALLS,
+    EncoderShape,
+    encoded_positions,
+    encoding,
+    live_positions,
+    network_of,
+    pretrained_shape,
+    read_shape,
+    sampling,
+    training,
+)
 
-CPU_FLOPS, GPU_FLOPS = 45e9, 200e12
-"""Operations a second: one CPU core in float32, one data-centre GPU in bfloat16."""
+__all__ = ["Estimate", "Machine", "estimate_plan", "this_machine", "total_bytes", "total_seconds"]
+
 DOWNLOAD, TOKENS = 25e6, 250_000
-"""Bytes a second from the network; tokens a second made by one core."""
+"""Bytes a second from the network; tokens a second made by one core of the reference."""
 LETTERS = 4.5
 """Bytes of text in a token, for a corpus of which only the size is known."""
-USEFUL = 0.3
-"""Share of a pretrained model's weights that work on each token: not its embedding table, not a decoder."""
-OVERHEAD: Mapping[str, float] = {
+OVERHEAD = {
     "fetch": 1,
     "tokenizer": 2,
-    "tokenize": 3,
-    "pretrain": 3,
-    "encode": 3,
+    "tokenize": 1,
+    "pretrain": 5,
+    "encode": 2,
     "train": 10,
     "weights": 5,
     "sample": 1,
-    "control": 1,
-    "evaluate": 2,
+    "control": 0.2,
+    "evaluate": 0.5,
     "report": 3,
 }
-"""Seconds a step takes whatever its size: imports, child processes, loading weights."""
+"""Seconds a step takes whatever its size, on the reference: imports, child processes, loading weights."""
 BYTES_PER_TOKEN = 10
 """Of a sampled text: its characters and its ids as JSON."""
 DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What the estimates are for."""
-
-    cores: int
-    gpus: int
-
-    def flops(self, processes: int = 1) -> float:
-        """Operations a second that a stage with so many processes gets."""
-        return GPU_FLOPS * min(processes, self.gpus) if self.gpus else CPU_FLOPS * self.cores
-
-    def __str__(self) -> str:
-        cores = f"{self.cores} CPU core{'' if self.cores == 1 else 's'}"
-        return f"{cores}, {self.gpus or 'no'} GPU{'s' if self.gpus > 1 else ''}"
+STATE_BYTES = {"muon": 12, "adamw": 16}
+"""Of a weight in a checkpoint: itself, its average, its moments."""
+SAMPLED_POSITIONS = {False: 4096, True: 65536}
+"""Positions sampled at once on a CPU and on a GPU, where the settings name no number of rows."""
+DOUBT = 2
+"""A size that rests on a hint may turn out so many times smaller."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A step's expected cost; None where nothing is known. ``found`` says it is there already, at no cost."""
+    """A step's expected cost; None where nothing is known. ``found`` says it is there already, at no cost.
+
+    ``sure``: its bytes follow from settings and from what is there, not from a hint. ``scratch``: bytes besides that
+    are taken while it is built, and given back.
+    """
 
     planned: Planned
     found: Artifact | None
     rows: int | None
+    tokens: int | None
     bytes: int | None
     seconds: float | None
+    sure: bool = False
+    scratch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
     rows: int | None = None
+    tokens: float | None = None
     bytes: float | None = None
     seconds: float | None = None
-
-
-def this_machine() -> Machine:
-    """Cores this process may use and NVIDIA GPUs the kernel knows, found without importing torch."""
-    gpus = Path("/proc/driver/nvidia/gpus")
-    return Machine(len(os.sched_getaffinity(0)), len(list(gpus.iterdir())) if gpus.is_dir() else 0)
+    sure: bool = False
+    scratch: float = 0
 
 
 def estimate_plan(
@@ -110,32 +127,48 @@ class _Estimator:
 
     def __init__(self, experiment: Experiment, machine: Machine) -> None:
         self.experiment, self.machine = experiment, machine
+        self.length = experiment.tokenize.length
         self.known: dict[str, Estimate] = {}
 
     def add(self, planned: Planned, found: Artifact | None) -> Estimate:
-        name, stage = planned.step.name, planned.step.spec.name
         if found is not None:
-            made = Estimate(planned, found, rows_of(found), size_of(found), 0.0)
+            rows = rows_of(found)
+            made = Estimate(planned, found, rows, self.tokens_in(found, rows), size_of(found), 0.0, sure=True)
         else:
             cost = self.cost(planned)
-            seconds = None if cost.seconds is None else cost.seconds + OVERHEAD[stage]
-            size = None if cost.bytes is None else int(cost.bytes)
-            made = Estimate(planned, None, cost.rows, size, seconds)
-        self.known[name] = made
+            least = OVERHEAD[planned.step.spec.name] / self.machine.pace
+            made = Estimate(
+                planned,
+                None,
+                cost.rows,
+                _whole(cost.tokens),
+                _whole(cost.bytes),
+                None if cost.seconds is None else cost.seconds + least,
+                sure=cost.sure,
+                scratch=int(cost.scratch),
+            )
+        self.known[planned.step.name] = made
         return made
+
+    def tokens_in(self, found: Artifact, rows: int | None) -> int | None:
+        """As many as its stage counted, else whole rows of them."""
+        counted = found.manifest.facts.get("tokens")
+        if isinstance(counted, int):
+            return counted
+        return None if rows is None else rows * self.length
 
     def cost(self, planned: Planned) -> _Cost:
         section = planned.step.section
         match planned.step.spec.name, section:
             case "fetch", _:
-                size = _expected(self.experiment, planned.step.name)
-                return _Cost(bytes=size, seconds=None if size is None else size / DOWNLOAD)
+                size, sure = _expected(self.experiment, planned.step.name)
+                return _Cost(bytes=size, seconds=None if size is None else size / DOWNLOAD, sure=sure)
             case "tokenizer", _:
                 return _Cost(bytes=100_000, seconds=0.0)
             case "tokenize", TokenizeStep():
                 return self.tokenize(planned, section)
             case "pretrain", Pretrain():
-                return self.pretrain(section)
+                return self.pretrain(planned, section)
             case "encode", Encode():
                 return self.encode(planned, section)
             case "train", Train():
@@ -145,17 +178,17 @@ class _Estimator:
             case "sample", Sample():
                 return self.sample(planned, section)
             case "control", Control():
-                length = self.experiment.tokenize.length
-                return _Cost(section.count, section.count * length * BYTES_PER_TOKEN, 0.0)
+                tokens = section.count * self.length
+                return _Cost(section.count, tokens, tokens * BYTES_PER_TOKEN, 0.0)
             case "evaluate", Evaluate():
-                return self.evaluate(planned)
+                return self.evaluate(planned, section)
             case "report", _:
                 return _Cost(bytes=500_000, seconds=0.0)
             case _:
                 return _Cost()
 
     def tokenize(self, planned: Planned, section: TokenizeStep) -> _Cost:
-        tokens, length = section.data.expect_tokens, section.tokenize.length
+        tokens = section.data.expect_tokens
         if tokens is None:
             size = self.known[planned.step.inputs["documents"]].bytes
             if size is None:
@@ -164,120 +197,141 @@ class _Estimator:
         kept = section.data.share * (
             1 - section.holdout if section.split == "train" else section.holdout or 1
         )
-        rows = int(tokens * kept) // length
+        rows = int(tokens * kept) // self.length
         if section.tokenize.rows is not None and section.split == "train":
             rows = min(rows, section.tokenize.rows)
-        return _Cost(rows, rows * length * 2.5, rows * length / TOKENS / self.machine.cores)
+        made = rows * self.length
+        workers = min(self.machine.cores, planned.step.compute.workers or self.machine.cores)
+        return _Cost(rows, made, made * 2.5, made / TOKENS / workers / self.machine.pace)
 
-    def pretrain(self, section: Pretrain) -> _Cost:
-        weights = self.pretrain_weights(section)
-        tokens = section.steps * section.batch * self.experiment.tokenize.length
-        return _Cost(bytes=weights * 4, seconds=6 * weights * tokens / self.machine.flops())
-
-    def pretrain_weights(self, section: Pretrain) -> float:
-        layer = 4 * section.width**2 + 2 * section.width * section.feed_forward
-        return section.width * self.vocabulary() + 2.5 * section.layers * layer
+    def pretrain(self, planned: Planned, section: Pretrain) -> _Cost:
+        weights = section.width * self.vocabulary() + 2.5 * pretrained_shape(section).weights
+        tokens = section.steps * section.batch * self.length
+        calls = section.steps * PRETRAIN_CALLS * (section.layers + 1)
+        work = Work(6 * weights * tokens, section.width, calls=calls, narrow=80)
+        return _Cost(
+            tokens=tokens, bytes=weights * 4, seconds=self.machine.seconds(work, planned.step.compute)
+        )
 
     def encode(self, planned: Planned, section: Encode) -> _Cost:
         rows, width = self.known[planned.step.inputs["tokens"]].rows, self.width()
+        stored, given = encoded_positions(self.experiment)
+        tokens = None if rows is None else rows * stored
         if rows is None or width is None:
-            return _Cost(rows)
-        positions = rows * self.encoded_positions()
-        size = positions * width * DTYPE_BYTES[section.dtype] + rows * 16
-        per_token = self.encoder_flops(planned)
-        seconds = None if per_token is None else positions * per_token / self.machine.flops()
-        return _Cost(rows, size, seconds)
+            return _Cost(rows, tokens)
+        size = rows * (stored * width * DTYPE_BYTES[section.dtype] + 16)
+        sure = self.known[planned.step.inputs["tokens"]].found is not None
+        seconds = self.encoding_seconds(planned, section, planned.step.compute, rows * given)
+        if seconds is not None and self.machine.disk is not None:  # writing goes on beside computing
+            seconds = max(seconds, size / self.machine.disk.write)
+        return _Cost(rows, tokens, size, seconds, sure)
 
-    def encoded_positions(self) -> int:
-        """States stored per row at most: the row, or its condition and twice its target for pairs."""
-        tokenize = self.experiment.tokenize
-        if not self.experiment.data.train.pairs or tokenize.max_source is None:
-            return tokenize.length
-        return tokenize.max_source + 2 * (tokenize.length - tokenize.max_source)
-
-    def encoder_flops(self, planned: Planned) -> float | None:
+    def encoding_seconds(
+        self, planned: Planned, section: Encode, compute: Compute, positions: float
+    ) -> float | None:
+        """Of so many positions through the encoder of an encode step; every core, or every GPU, has a model."""
+        source = self.known[planned.step.inputs["encoder"]]
+        shape: EncoderShape | None = None
         if self.experiment.pretrain is not None:
-            return 2 * self.pretrain_weights(self.experiment.pretrain)
-        weights = self.weights(planned.step.inputs["encoder"])
-        return None if weights is None else 2 * USEFUL * weights
-
-    def weights(self, step: str) -> float | None:
-        """Numbers in a fetched model, at four bytes each."""
-        size = self.known[step].bytes
-        return None if size is None else size / 4
+            shape = pretrained_shape(self.experiment.pretrain)
+        elif source.found is not None:
+            shape = read_shape(source.found.path / "data", section.layer)
+        one = encoding(section, shape, source.bytes, self.length)
+        if one is None:
+            return None
+        processes = compute.workers or max(1, self.machine.gpus)
+        return self.machine.seconds(one._replace(flops=one.flops * positions), compute, processes=processes)
 
     def train(self, planned: Planned, section: Train) -> _Cost:
-        rows, width = self.known[planned.step.inputs["tokens"]].rows, self.width()
-        if width is None or (section.steps is None and rows is None):
+        rows, network = self.known[planned.step.inputs["tokens"]].rows, self.network(planned)
+        if network is None or (section.steps is None and rows is None):
             return _Cost()
-        body, head = self.parameters(width)
-        steps = section.steps or math.ceil((section.epochs or 0) * math.ceil((rows or 0) / section.batch))
-        tokens = steps * section.batch * self.experiment.tokenize.length
-        flops = tokens * (3.4 * self.forward(body) + 0.6 * 2 * head)
-        processes = planned.step.compute.processes
-        size = 4 * (body + head) * 4 + steps * 200
-        return _Cost(bytes=size, seconds=flops / self.machine.flops(processes))
+        steps = training_length(section, rows or 0).total
+        compute, processes = planned.step.compute, planned.step.compute.processes
+        seconds = sum(
+            self.machine.seconds(work, compute, processes=processes)
+            for work in training(self.experiment, network, steps, processes)
+        )
+        state = count_weights(network) * STATE_BYTES[section.optim.name]
+        tokens, scratch = steps * section.batch * self.length, float(section.keep * state)
+        if isinstance(compute, TrainCompute) and compute.source in ("live", "rolling"):
+            beside = self.live_seconds(planned, steps * section.batch)
+            seconds = seconds + beside if beside is not None else None
+            scratch += compute.window_bytes if compute.source == "rolling" else 0
+        return _Cost(None, tokens, state + steps * 250, seconds, scratch=scratch)
+
+    def live_seconds(self, planned: Planned, rows: float) -> float | None:
+        """What an encoder beside the steps of a train step takes for so many rows."""
+        encode = self.known[planned.step.inputs["latents"]].planned
+        section = encode.step.section
+        assert isinstance(section, Encode)
+        compute = planned.step.compute.model_copy(update={"workers": planned.step.compute.processes})
+        return self.encoding_seconds(encode, section, compute, rows * live_positions(self.experiment))
 
     def sample(self, planned: Planned, section: Sample) -> _Cost:
-        width = self.width()
-        pairs = self.experiment.data.train.pairs
+        network, pairs = self.network(planned), self.experiment.data.train.pairs
         count = self.known[planned.step.inputs["tokens"]].rows if pairs else section.count
-        if width is None or count is None:
+        if network is None or count is None:
             return _Cost()
-        texts = count * len(section.seeds)
-        body, head = self.parameters(width)
-        calls = section.steps * (2 if pairs and section.input_guidance != 1 else 1) + 1
-        tokens = texts * self.experiment.tokenize.length
-        flops = tokens * (calls * self.forward(body) + 2 * head)
-        return _Cost(texts, tokens * BYTES_PER_TOKEN, flops / self.machine.flops())
+        compute, texts = planned.step.compute, count * len(section.seeds)
+        at_once = SAMPLED_POSITIONS[self.machine.uses_gpu(compute)] // self.length
+        work = sampling(self.experiment, network, section, texts, compute.batch or max(1, at_once))
+        tokens = texts * self.length
+        return _Cost(texts, tokens, tokens * BYTES_PER_TOKEN, self.machine.seconds(work, compute))
 
-    def evaluate(self, planned: Planned) -> _Cost:
+    def evaluate(self, planned: Planned, section: Evaluate) -> _Cost:
         texts = self.known[planned.step.inputs["samples"]].rows
-        size = None if texts is None else texts * 400
-        if "judge" not in planned.step.inputs:
-            return _Cost(texts, size, 0.0)
-        weights = self.weights(planned.step.inputs["judge"])
-        if texts is None or weights is None:
-            return _Cost(texts, size)
-        tokens = texts * self.experiment.tokenize.length
-        return _Cost(texts, size, 2 * weights * tokens / self.machine.flops())
+        if texts is None:
+            return _Cost()
+        tokens = texts * self.length
+        if section.judge is None:
+            return _Cost(texts, tokens, texts * 400, 0.0)
+        size = self.known[planned.step.inputs["judge"]].bytes
+        if size is None:
+            return _Cost(texts, tokens, texts * 400)
+        read = texts * min(self.length, section.judge.window)
+        work = Work(2 * size / 4 * read, 768, section.judge.precision, narrow=40)
+        loading = size / 4 / LOADED / self.machine.pace
+        return _Cost(texts, tokens, texts * 400, loading + self.machine.seconds(work, planned.step.compute))
 
     def width(self) -> int | None:
         """d of the encoder."""
         if self.experiment.pretrain is not None:
             return self.experiment.pretrain.width
+        fetched = self.known.get("fetch-encoder")
+        if fetched is not None and fetched.found is not None:
+            shape = read_shape(fetched.found.path / "data", None)
+            if shape is not None:
+                return shape.width
         return self.experiment.encode.expect_width
 
+    def network(self, planned: Planned) -> ModelConfig | None:
+        width = self.width()
+        return None if width is None else network_of(self.experiment, width, self.vocabulary())
+
     def vocabulary(self) -> int:
-        """Entries of the decode head."""
-        tokenize = self.experiment.tokenize
+        """Entries of the decode head: as the rows say that are there, else a guess."""
+        tokenize, rows = self.experiment.tokenize, self.known.get("tokenize")
+        if rows is not None and rows.found is not None:
+            try:
+                return int(json.loads((rows.found.path / "vocabulary.json").read_text("utf-8"))["size"])
+            except (OSError, ValueError, KeyError, TypeError):
+                pass
         if tokenize.subwords is not None:
             return tokenize.subwords.size + 100
         return 12_000 if tokenize.vocabulary == "used" else 32_100
 
-    def parameters(self, width: int) -> tuple[float, float]:
-        """Weights of trunk and projections, and of the decode head."""
-        depth, hidden = _shape(self.experiment.train.model)
-        middle = self.experiment.train.model.bottleneck or hidden
-        body = depth * 12 * hidden**2 + 3 * width * middle + middle * hidden + width * hidden
-        return body, width * width + width * self.vocabulary()
 
-    def forward(self, body: float) -> float:
-        """Operations of one forward pass for one position, attention included."""
-        depth, hidden = _shape(self.experiment.train.model)
-        return 2 * body + 4 * self.experiment.tokenize.length * hidden * depth
+LOADED = 40e6
+"""Weights of a judge a second that are brought into memory."""
 
 
-def _shape(model: Model) -> tuple[int, int]:
-    size = SIZES[model.size] if model.size is not None else None
-    depth, hidden = model.depth or (size and size.depth), model.hidden or (size and size.hidden)
-    assert depth is not None, "the section checks that its shape is known"
-    assert hidden is not None, "the section checks that its shape is known"
-    return depth, hidden
+def _whole(number: float | None) -> int | None:
+    return None if number is None else int(number)
 
 
-def _expected(experiment: Experiment, step: str) -> int | None:
-    """The size that the configuration expects of the asset behind a fetch step."""
+def _expected(experiment: Experiment, step: str) -> tuple[int | None, bool]:
+    """The size of the asset behind a fetch step, and whether it is a file here and no hint."""
     judge, data = experiment.evaluate.judge, experiment.data
     assets: dict[str, Asset | None] = {
         "fetch-train": data.train.asset,
@@ -290,8 +344,8 @@ def _expected(experiment: Experiment, step: str) -> int | None:
     }
     asset = assets[step]
     if asset is None:
-        return None
+        return None, False
     path = Path(asset.uri.removeprefix("path:")).expanduser()
     if asset.uri.startswith("path:") and path.is_file():
-        return path.stat().st_size
-    return asset.expect_bytes
+        return path.stat().st_size, True
+    return asset.expect_bytes, False

@@ -7,9 +7,10 @@ Reading this file tells which stage takes what from which; no heavy library is i
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
-from elf.pipeline.plan import Plan, Step
+from elf.pipeline.plan import Plan, Step, Tie
 from elf.pipeline.section import Section
 from elf.pipeline.stage import Compute, Launch, StageSpec
 from elf.stages.assets import Located, locate
@@ -273,5 +274,7 @@ def plan_experiment(experiment: Experiment) -> Plan:
     }
     inputs |= {f"scores/{name}": step for name, step in scores.items()}
     section = ReportStep(experiment=experiment.name, report=experiment.report)
-    builder.add("report", REPORT, section, inputs, "")
+    report = builder.add("report", REPORT, section, inputs, "")
+    # The page counts the stored rows where there are any; nothing is encoded for that.
+    builder.steps[report] = replace(builder.steps[report], ties={"latents": Tie.GLANCE})
     return Plan(builder.steps.values())

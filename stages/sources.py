@@ -22,6 +22,7 @@ from elf.stages.experiment import TRAIN
 
 Source: TypeAlias = Literal["store", "rolling", "live"]
 Find: TypeAlias = Callable[[Planned], Artifact | None]
+"""Looks a step up in the store."""
 
 MARGIN = 0.1
 """Share of the free disk that ``auto`` leaves free."""
@@ -63,17 +64,19 @@ def train_compute(compute: Compute) -> TrainCompute:
     return compute if isinstance(compute, TrainCompute) else TrainCompute(**compute.model_dump())
 
 
-def settle(plan: Plan, experiment: Experiment, find: Find, free: int) -> tuple[Plan, Choice | None]:
-    """The plan with train's source chosen, ``free`` bytes being free; unchanged, and None, where nothing trains.
+def settle(
+    plan: Plan, experiment: Experiment, find: Find, room: Callable[[Planned], int]
+) -> tuple[Plan, Choice | None]:
+    """The plan with train's source chosen; unchanged, and None, where nothing trains.
 
-    ``find`` looks a step up in the store. Raises Misconfigured where train is still to run and cannot with the source
-    it asks for.
+    ``room``: bytes that are free for the latents of that step, what was begun of them included. Raises Misconfigured
+    where train is still to run and cannot with the source it asks for.
     """
     trains = [planned for planned in plan if planned.step.spec is TRAIN]
     if not trains:
         return plan, None
     (train,) = trains
-    choice = _choose(plan, train, experiment, _forgiving(find), free)
+    choice = _choose(plan, train, experiment, _forgiving(find), room)
     compute = train_compute(train.step.compute)
     chosen = {"source": choice.source, "window_bytes": choice.window_bytes}
     ties = {} if choice.source == "store" else {LATENTS: Tie.INLINE, HELDOUT: Tie.INLINE}
@@ -81,10 +84,13 @@ def settle(plan: Plan, experiment: Experiment, find: Find, free: int) -> tuple[P
     return Plan(step if each is train else each.step for each in plan), choice
 
 
-def _choose(plan: Plan, train: Planned, experiment: Experiment, find: Find, free: int) -> Choice:
+def _choose(
+    plan: Plan, train: Planned, experiment: Experiment, find: Find, room: Callable[[Planned], int]
+) -> Choice:
     compute, section = train_compute(train.step.compute), train.step.section
     assert isinstance(section, Train)
-    stored = find(plan[train.step.inputs[LATENTS]])
+    latents = plan[train.step.inputs[LATENTS]]
+    stored = find(latents)
     measured = section.latents.std == "measured"
     if compute.source != "auto":
         if measured and compute.source != "store" and stored is None and find(train) is None:
@@ -93,7 +99,7 @@ def _choose(plan: Plan, train: Planned, experiment: Experiment, find: Find, free
     if stored is not None:
         return Choice("store", "they are there", compute.window_bytes)
     estimates = estimate_plan(plan, experiment, find, this_machine())
-    return _by_room(train, estimates, compute.window_bytes, free, measured=measured)
+    return _by_room(train, estimates, compute.window_bytes, room(latents), measured=measured)
 
 
 def _by_room(
@@ -110,14 +116,16 @@ def _by_room(
         return Choice("store", f"{size} fit into {left} free, to be read by every later run", window)
     if measured:
         reason = (
-            f"{size} may not fit into {left} free, but train.latents.std is measured and takes a whole store; a number "
-            "there (0.2 for t5-small) would do without"
+            f"{size} may not fit, {left} are free; but train.latents.std is measured and takes a whole store, and a "
+            "number there (0.2 for t5-small) would do without"
         )
         return Choice("store", reason, window)
     heldout = sizes[train.step.inputs[HELDOUT]] if HELDOUT in train.step.inputs else 0
     rest = needed - latents - (heldout or 0)
     fits = max(1, min(window, (room - rest) // 2))
-    return Choice("rolling", f"{size} do not fit into {left} free, of which {MARGIN:.0%} stay free", fits)
+    return Choice(
+        "rolling", f"{size} do not fit, {left} are free and {MARGIN:.0%} of that is left alone", fits
+    )
 
 
 def _forgiving(find: Find) -> Find:
