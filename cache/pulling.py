@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import xxhash
 
@@ -20,9 +20,12 @@ from elf.cache.lease import OnWait
 from elf.cache.manifest import FileRecord, Fingerprint, Manifest, short
 from elf.cache.pulled import note_pulled
 from elf.cache.records import sizes
-from elf.cache.remote import PART, Held, Remote
+from elf.cache.remote import Held, Remote
 from elf.cache.store import Artifact, Store
 from elf.cache.transfers import Meter, Tally, transfer
+
+PIECE: Final = 4 << 20
+"""Bytes asked for at once."""
 
 
 class Pulled(NamedTuple):
@@ -125,8 +128,8 @@ def _stream(remote: Remote, held: Held, name: str, target: Path, tally: Tally) -
     """Write a remote file part by part; its digest. Raises Damaged if it is missing or shorter than it should be."""
     record, state = _files(held.manifest)[name], xxhash.xxh3_128()
     with target.open("xb") as file:
-        for start in range(0, record.bytes, PART):
-            end = min(start + PART, record.bytes)
+        for start in range(0, record.bytes, PIECE):
+            end = min(start + PIECE, record.bytes)
             try:
                 raw = remote.read(held.path(name), start, end)
             except FileNotFoundError:

@@ -59,7 +59,7 @@ def folder_remote(tmp_path: Path) -> Remote:
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulling, "PART", 1000)
+    monkeypatch.setattr(pulling, "PIECE", 1000)
 
 
 @pytest.fixture
@@ -491,3 +491,43 @@ def test_a_remote_file_that_goes_missing_after_sending_is_noticed(
     with pytest.raises(CacheError, match="empty was sent and is not there"):
         pushing.push(artifact, folder_remote, meter=unseen)
     assert folder_remote.find("encode", key) is None
+
+
+GROWTH = """
+import resource, sys
+from contextlib import contextmanager
+from pathlib import Path
+from elf.cache.manifest import Fingerprint
+from elf.cache.pulling import pull
+from elf.cache.pushing import push
+from elf.cache.remote import Remote
+from elf.cache.store import Store
+@contextmanager
+def meter(total, done):
+    yield lambda count: None
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+root, url, key = sys.argv[1:]
+remote, key = Remote(url), Fingerprint(key)
+assert remote.find("encode", key) is None
+before = peak()
+push(Store(Path(root)).find("encode", key), remote, meter=meter)
+pull(Store(Path(root + "-copy")), remote, "encode", key, meter=meter)
+print(peak() - before)
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_artifact(
+    folder_remote: Remote, store: Store, key: Fingerprint, describe: Describe
+) -> None:
+    with store.building("encode", key) as building:
+        for shard in range(4):
+            (building.path / f"{shard}").touch()
+            os.truncate(building.path / f"{shard}", 100 << 20)
+        store.commit(building, describe(building.path, "encode", key))
+    arguments = [str(store.root), folder_remote.url, key]
+    done = subprocess.run(
+        [sys.executable, "-c", GROWTH, *arguments], capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) < 200, "megabytes; the artifact has 400"
