@@ -40,7 +40,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         yield made
 
 
-@pytest.fixture(params=["file", "s3"])
+@pytest.fixture(params=["file", pytest.param("s3", marks=pytest.mark.slow)])
 def remote(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Remote:
     if request.param == "file":
         (tmp_path / "remote").mkdir()
@@ -375,6 +375,7 @@ def test_two_pushers_at_once_never_mix(
     check_files(pulled.path, pulled.manifest, deep=True)
 
 
+@pytest.mark.slow
 def test_a_file_in_parts_is_all_or_nothing(
     server: S3Server,
     store: Store,
@@ -445,6 +446,7 @@ def test_an_address_is_checked_before_anything_is_asked(url: str, words: str) ->
     assert "secretsecret" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_bucket_that_does_not_exist_is_a_wrong_address(
     server: S3Server, key: Fingerprint, build: Build, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
