@@ -64,7 +64,7 @@ def remember(root: Path, folder: Path, adding: Mapping[str, Place]) -> None:
     In a store that may not be written nothing is remembered.
     """
     folder = folder.absolute()
-    reached = {**links_in(folder), **adding}
+    reached = {**(links_in(folder) if folder.is_dir() else {}), **adding}
     try:
         record = root / ROOTS / f"{_identify(root, folder)}.json"
         plain = {
@@ -86,14 +86,15 @@ def known_folders(root: Path) -> list[RunsFolder]:
 
 
 def forget(root: Path, folder: Path) -> int:
-    """Forget a folder of runs, and thus what only it reaches; how many records named it."""
+    """Forget a folder of runs that cannot be seen, and thus what only it reaches; how many records were of it."""
     gone = [
-        each for each in known_folders(root) if each.path == folder.absolute() and each.record is not None
+        each.record
+        for each in known_folders(root)
+        if each.path == folder.absolute() and not each.seen and each.record is not None
     ]
-    for each in gone:
-        assert each.record is not None
-        with writing(each.record):
-            each.record.unlink(missing_ok=True)
+    for record in gone:
+        with writing(record):
+            record.unlink(missing_ok=True)
     return len(gone)
 
 

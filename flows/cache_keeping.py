@@ -178,18 +178,17 @@ def _unseen(folder: RunsFolder) -> str:
 
 
 def _forget(store: Store, folders: Sequence[str]) -> None:
-    known = {folder.path: folder for folder in known_folders(store.root)}
     for folder in folders:
         path = Path(folder).absolute()
-        if path not in known:
-            raise Misconfigured(
-                f"--forget {folder}: {store.root} knows no such folder of runs; `elf cache gc` lists those it knows."
-            )
-        if known[path].seen:
+        if forget(store.root, path):
+            continue
+        if path in {known.path for known in known_folders(store.root)}:
             raise Misconfigured(
                 f"--forget {folder}: it is there; remove the runs in it that you are done with."
             )
-        forget(store.root, path)
+        raise Misconfigured(
+            f"--forget {folder}: {store.root} knows no such folder of runs; `elf cache gc` lists those it knows."
+        )
 
 
 def _plain(
