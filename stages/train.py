@@ -27,6 +27,7 @@ from elf.stages.model.objective import Batch, Loss, loss
 from elf.stages.model.optim import clip
 from elf.stages.model.schedule import learning_rate
 from elf.stages.pieces import Measured, Pieces
+from elf.stages.saving import Saver
 from elf.stages.steps import Length, training_length
 from elf.stages.stopping import Interrupted, StopWish
 from elf.stages.team import Team
@@ -84,7 +85,8 @@ def run(section: Train, context: StageContext) -> Mapping[str, JSON]:
         steps = range(state.step, length.total)
         bar = context.progress.bar("train", length.total, unit="steps", done=state.step)
         journal = Journal(context.out, context.aux, keep=kept, writes=team.writes)
-        with bar as shown, journal, open_feed(recipe, steps, context, team) as feed:
+        saver = Saver(folder, keep=section.keep)
+        with bar as shown, journal, open_feed(recipe, steps, context, team) as feed, saver:
             if heldout is not None and state.step == 0:
                 journal.write(measure(heldout, objective, state))
             began = time.perf_counter()
@@ -121,8 +123,9 @@ def run(section: Train, context: StageContext) -> Mapping[str, JSON]:
                 # What is kept of it
                 stopping = stops > 0 and not done
                 if done or stopping or state.step % section.save_every == 0:
-                    save(state, folder, journal, keep=section.keep, team=team)
+                    save(state, saver, journal, team)
                 if stopping:
+                    saver.wait()
                     raise Interrupted(f"Interrupted, and saved after step {state.step} of {length.total}.")
 
         team.meet()
@@ -180,10 +183,10 @@ def resume(state: TrainingState, folder: Path, team: Team, context: StageContext
     return kept
 
 
-def save(state: TrainingState, folder: Path, journal: Journal, *, keep: int, team: Team) -> None:
-    """Write a checkpoint, once the losses up to it are on the disk."""
+def save(state: TrainingState, saver: Saver, journal: Journal, team: Team) -> None:
+    """Have a checkpoint written, once the losses up to it are on the disk."""
     if team.writes:
-        checkpoints.save(folder, state.checkpoint({"metrics_bytes": journal.sync()}), keep=keep)
+        saver.save(state.checkpoint({"metrics_bytes": journal.sync()}))
 
 
 def conclude(

@@ -322,8 +322,9 @@ def test_processes_that_did_not_come_up_are_missed(corpus: Corpus, tmp_path: Pat
 
 def test_a_run_with_a_past_does_not_begin_again(corpus: Corpus, worker: Server, tmp_path: Path) -> None:
     job = write_job(corpus, tmp_path, TRAIN)
-    assert worker.run(job, step=7) == -9
-    (tmp_path / "checkpoints/step_5/optimizer.safetensors").write_bytes(b"")
+    assert worker.run(job, term=6) == EXIT_CODE
+    for name in steps_saved(tmp_path):
+        (tmp_path / "checkpoints" / name / "optimizer.safetensors").write_bytes(b"")
     assert worker.run(job) == 1
     told = json.loads((tmp_path / "aux/failure.json").read_text())["text"]
     assert "step_5 has 0 bytes in optimizer.safetensors" in told
@@ -338,9 +339,10 @@ def test_a_run_goes_on_from_the_newest_whole_checkpoint_and_says_what_it_skipped
     settings = {**TRAIN, "steps": 14, "save_every": 1, "keep": 3}
     assert worker.run(write_job(corpus, whole, settings)) == 0
     job = write_job(corpus, out, settings)
-    assert worker.run(job, step=11) == -9
-    newest = out / "checkpoints" / "step_11"
-    assert steps_saved(out) == ["step_9", "step_10", "step_11"], "and as text step_9 comes last"
+    assert worker.run(job, term=10) == EXIT_CODE
+    *_, before, last = steps_saved(out)
+    assert (before, last) in [("step_10", "step_11"), ("step_11", "step_12")], "and as text step_9 comes last"
+    newest = out / "checkpoints" / last
     model, optimizer = newest / "model.safetensors", newest / "optimizer.safetensors"
     if damaged == "cut":
         model.write_bytes(model.read_bytes()[: model.stat().st_size // 2])
@@ -353,8 +355,8 @@ def test_a_run_goes_on_from_the_newest_whole_checkpoint_and_says_what_it_skipped
         newest.mkdir()
     assert worker.run(job) == 0
     said = (out / "aux" / "events.jsonl").read_text()
-    assert "Skipped checkpoint step_11 " in said
-    assert "Going on after step 10." in said
+    assert f"Skipped checkpoint {last} " in said
+    assert f"Going on after step {before.removeprefix('step_')}." in said
     assert payload(out) == payload(whole)
 
 
