@@ -34,7 +34,9 @@ def run_experiment(
     )
     remote = elsewhere(complain)
     # A wrong request is refused before anything is written.
-    needed(request.plan, request.store, only=only, until=until, force=force, remote=remote)
+    steps = needed(request.plan, request.store, only=only, until=until, force=force, remote=remote)
+    if request.source is not None and request.trains(steps):
+        out.print(str(request.source), style="dim", markup=False, highlight=False)
     with request.store.using(request.plan.places()):
         outcomes = materialise(
             request.plan,

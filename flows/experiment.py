@@ -105,6 +105,8 @@ def elf(
         except REFUSALS as error:
             return FailedState(message=str(error))
         show_settings(request)
+        if request.source is not None and request.trains(steps):
+            get_run_logger().info(str(request.source))
         with request.store.using(request.plan.places()):
             return _run(Work(request, remote, alone=only is not None), steps, forced)
 

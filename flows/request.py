@@ -1,17 +1,18 @@
 """What a command or a flow is asked for: a configuration, its overrides and a store, loaded and planned."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
 from elf.cache.files import free_bytes
+from elf.cache.manifest import MANIFEST
 from elf.cache.store import Artifact, Store
 from elf.pipeline.config import load_experiment
 from elf.pipeline.plan import Plan, Planned
 from elf.stages.config import Experiment
-from elf.stages.experiment import plan_experiment
+from elf.stages.experiment import TRAIN, plan_experiment
 from elf.stages.sources import Choice, settle
 
 RUNS = Path("runs")
@@ -26,6 +27,13 @@ class Request:
     plan: Plan
     store: Store
     source: Choice | None = None
+
+    def trains(self, steps: Collection[str]) -> bool:
+        """Whether one of ``steps`` is a training run that is not finished."""
+        return any(
+            planned.step.spec is TRAIN and not (self.store.path(TRAIN.name, planned.key) / MANIFEST).exists()
+            for planned in map(self.plan.__getitem__, steps)
+        )
 
 
 def load_request(config: str, overrides: Sequence[str], store: str | None) -> Request:

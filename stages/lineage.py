@@ -1,7 +1,8 @@
 """Where a result comes from: the artifacts behind it, as rows in the order they were needed, joined by arcs.
 
 Manifests name the keys of their inputs, so the way up is walked through the store the inputs lie in. An artifact
-that has left the store is still a row: its key is known, what it was is not.
+that has left the store is still a row: its key is known, what it was is not. One that was never stored, since what was
+made of it made it by itself, is described beside that.
 """
 
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from elf.cache.manifest import MANIFEST, Manifest, short
 from elf.cache.store import Artifact
+from elf.pipeline.descriptions import read_description
 
 ROW = 30
 """Height of a row in the drawing, px."""
@@ -20,7 +22,8 @@ DOT = GUTTER - 7
 
 @dataclass(slots=True)
 class Node:
-    """One artifact: `name` for people, `inputs` the keys it was built from; no manifest where it is gone."""
+    """One artifact: `name` for people, `inputs` the keys it was built from; no manifest where it is gone; not `stored`
+    where only its description is there."""
 
     name: str
     key: str
@@ -28,6 +31,7 @@ class Node:
     inputs: tuple[str, ...] = ()
     origin: str = ""
     """In words: the inputs' names, or the address of what came from outside."""
+    stored: bool = True
 
     @property
     def short_key(self) -> str:
@@ -36,7 +40,7 @@ class Node:
     @property
     def seconds(self) -> float | None:
         """Seconds its stage ran, as its manifest says."""
-        return self.manifest.provenance.seconds if self.manifest is not None else None
+        return self.manifest.provenance.seconds if self.manifest is not None and self.stored else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +64,14 @@ def trace(inputs: Mapping[str, Artifact]) -> list[Node]:
         for role, key in sorted(manifest.inputs.items()):
             if key in found:
                 continue
-            above = _find(store, key)
+            above, stored = _find(store, key), True
+            if above is None:
+                above, stored = read_description(_folder(store, manifest), role), False
             if above is None:
                 found[key] = Node(f"{role} (not in this store)", key, None)
                 continue
-            found[key] = Node(_call(above, role), key, above, _keys(above))
+            name = _call(above, role) if stored else f"{_call(above, role)} (never stored)"
+            found[key] = Node(name, key, above, _keys(above), stored=stored)
             waiting.append((above, store))
     nodes = _ordered(found)
     for node in nodes:
@@ -96,6 +103,10 @@ def _keys(manifest: Manifest) -> tuple[str, ...]:
 def _find(store: Path, key: str) -> Manifest | None:
     place = next(store.glob(f"*/{key}/{MANIFEST}"), None)
     return Manifest.from_json(place.read_bytes()) if place is not None else None
+
+
+def _folder(store: Path, manifest: Manifest) -> Path:
+    return store / manifest.stage / manifest.fingerprint
 
 
 def _call(manifest: Manifest, role: str) -> str:

@@ -17,8 +17,10 @@ from elf.pipeline.plan import Plan, Planned, Tie
 from elf.pipeline.stage import Compute, StageContext
 from elf.pipeline.wording import about, bytes_text
 from elf.stages.config import Experiment, Train, TrainCompute
-from elf.stages.estimate import Estimate, estimate_plan, this_machine, total_bytes
+from elf.stages.estimate import estimate_plan
 from elf.stages.experiment import TRAIN
+from elf.stages.machine import this_machine
+from elf.stages.totals import Estimate, total_bytes
 
 Source: TypeAlias = Literal["store", "rolling", "live"]
 Find: TypeAlias = Callable[[Planned], Artifact | None]
@@ -43,12 +45,12 @@ class Choice:
     window_bytes: int
 
     def __str__(self) -> str:
-        what = {
-            "store": "read from the store",
-            "rolling": f"encoded ahead of training, {bytes_text(self.window_bytes)} at a time",
-            "live": "encoded beside each training step, nothing is stored",
+        how = {
+            "store": "from the store",
+            "rolling": f"rolling, encoded ahead of training into a window of {bytes_text(self.window_bytes)}",
+            "live": "live, encoded beside each training step",
         }
-        return f"Latents: {what[self.source]} ({self.source}): {self.reason}."
+        return f"Latents: {how[self.source]}: {self.reason}."
 
 
 def source_of(context: StageContext) -> Source:
@@ -95,11 +97,16 @@ def _choose(
     if compute.source != "auto":
         if measured and compute.source != "store" and stored is None and find(train) is None:
             raise Misconfigured(UNMEASURED)
-        return Choice(compute.source, "as compute.train.source asks", compute.window_bytes)
-    if stored is not None:
-        return Choice("store", "they are there", compute.window_bytes)
-    estimates = estimate_plan(plan, experiment, find, this_machine())
-    return _by_room(train, estimates, compute.window_bytes, room(latents), measured=measured)
+        choice = Choice(compute.source, "as compute.train.source asks", compute.window_bytes)
+    elif stored is not None:
+        choice = Choice("store", "they are there", compute.window_bytes)
+    else:
+        estimates = estimate_plan(plan, experiment, find, this_machine())
+        choice = _by_room(train, estimates, compute.window_bytes, room(latents), measured=measured)
+    if choice.source == "rolling" and this_machine().uses_gpu(latents.step.compute):
+        shared = f"{choice.reason}; on the GPUs that train it saves nothing over live"
+        return replace(choice, reason=shared)
+    return choice
 
 
 def _by_room(
@@ -113,7 +120,7 @@ def _by_room(
     room, needed = int(free * (1 - MARGIN)), total_bytes(estimates)
     size, left = about(bytes_text(latents)), bytes_text(free)
     if needed <= room:
-        return Choice("store", f"{size} fit into {left} free, to be read by every later run", window)
+        return Choice("store", f"{size} fit, {left} are free", window)
     if measured:
         reason = (
             f"{size} may not fit, {left} are free; but train.latents.std is measured and takes a whole store, and a "

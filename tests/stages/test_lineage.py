@@ -3,6 +3,8 @@ from pathlib import Path
 
 from run_folder import RunFolder, key_of
 
+from elf.cache.manifest import Manifest
+from elf.pipeline.descriptions import keep_description
 from elf.stages import lineage
 
 
@@ -27,6 +29,20 @@ def test_what_has_left_the_store_is_named_by_its_key(tmp_path: Path):
     assert gone.name == "documents (not in this store)"
     assert gone.short_key == key_of("text")[:12]
     assert gone.seconds is None
+
+
+def test_what_was_never_stored_is_described_where_it_was_used(tmp_path: Path):
+    folder = RunFolder(tmp_path / "store")
+    stored = tmp_path / "store" / "encode" / key_of("latents")
+    manifest = Manifest.from_json((stored / "manifest.json").read_bytes())
+    keep_description(tmp_path / "store" / "train" / key_of("train"), "latents", manifest)
+    shutil.rmtree(stored)
+    inputs = {role: artifact for role, artifact in folder.inputs.items() if role == "train"}
+    nodes = {node.name: node for node in lineage.trace(inputs)}
+    described = nodes["encode · latents (never stored)"]
+    assert described.inputs == tuple(manifest.inputs.values())
+    assert described.seconds is None
+    assert "tokenize · tokens" in nodes
 
 
 def test_there_is_an_arc_for_every_input(tmp_path: Path):
