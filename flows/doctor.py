@@ -12,13 +12,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
-from elf.cache.errors import CacheError
+from elf.cache.errors import BadRemote, CacheError, Unreachable
 from elf.cache.files import free_bytes, write_atomic
 from elf.cache.store import Store
 from elf.flows.failing import FAILED, Ended
+from elf.flows.remotes import REMOTE, named_remote
 from elf.flows.request import open_store
 from elf.flows.terminal import make_console
-from elf.pipeline.wording import bytes_text
+from elf.pipeline.errors import Misconfigured
+from elf.pipeline.wording import bytes_text, seconds_text
 
 Verdict = Literal["good", "note", "bad"]
 SPEED_BYTES = 64 * 10**6
@@ -63,6 +65,7 @@ def checks(store: Store) -> Iterator[Callable[[], Iterator[Finding]]]:
     yield look_at_python
     yield look_at_pins
     yield lambda: look_at_disk(store)
+    yield look_at_remote
     yield look_at_torch
     yield look_at_hub
     yield look_at_services
@@ -102,6 +105,22 @@ def look_at_pins() -> Iterator[Finding]:
         )
     else:
         yield Finding("versions", "good", f"all {compared} installed packages are the pinned ones")
+
+
+def look_at_remote() -> Iterator[Finding]:
+    """Whether the remote store answers, where one is named."""
+    if not os.environ.get(REMOTE):
+        return
+    began = time.monotonic()
+    try:
+        remote = named_remote()
+        next(remote.keys(), None)
+    except Unreachable as fault:
+        yield Finding("remote", "note", str(fault), "Runs build what they miss until it is back.")
+    except (Misconfigured, BadRemote) as fault:
+        yield Finding("remote", "bad", str(fault), f"Correct {REMOTE} or the credentials, or unset it.")
+    else:
+        yield Finding("remote", "good", f"{remote} answers in {seconds_text(time.monotonic() - began)}")
 
 
 def look_at_disk(store: Store) -> Iterator[Finding]:

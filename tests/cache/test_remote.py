@@ -161,6 +161,7 @@ def test_every_byte_is_counted_once(folder_remote: Remote, store: Store, other: 
 
 DIES = """
 import os, signal, sys, threading
+from elf.cache.transfers import Tally
 from contextlib import contextmanager
 from pathlib import Path
 from elf.cache.manifest import Fingerprint
@@ -169,14 +170,15 @@ from elf.cache.pushing import push
 from elf.cache.remote import Remote
 from elf.cache.store import Store
 way, call, last, root, url, key = sys.argv[1:]
-calls, real, one = [], getattr(Remote, call), threading.Lock()
+owner = Tally if call == "add" else Remote
+calls, real, one = [], getattr(owner, call), threading.Lock()
 def dying(self, *arguments):
     with one:
         calls.append(None)
         if len(calls) > int(last):
             os.kill(os.getpid(), signal.SIGKILL)
         return real(self, *arguments)
-setattr(Remote, call, dying)
+setattr(owner, call, dying)
 @contextmanager
 def meter(total, done):
     print(done, flush=True)
@@ -397,7 +399,14 @@ def test_a_file_in_parts_is_all_or_nothing(
         push(artifact, remote, meter=unseen)
     assert list(remote.keys()) == []
     path.write_bytes(good)
+    assert die("push", "add", 2, store, remote, key) == 0, "killed between the second part and the third"
+    assert list(remote.keys()) == []
+    assert die("push", "create", 0, store, remote, key) == 0
+    assert die("push", "create", 0, store, remote, key) == 21 << 20, "what came whole is not sent again"
+    assert remote.find("encode", key) is None
     push(artifact, remote, meter=unseen)
+    assert die("pull", "add", 2, other, remote, key) == 0
+    assert other.find("encode", key) is None
     check_files(fetch(other, remote, key).path, artifact.manifest, deep=True)
 
 

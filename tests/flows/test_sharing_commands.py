@@ -14,6 +14,7 @@ from toy_stages import Recorder, toy_plan
 
 from elf.cache.store import Store
 from elf.flows.cache_sharing import pull_artifacts, push_artifacts
+from elf.flows.doctor import look_at_remote
 from elf.flows.remotes import elsewhere, named_remote, read_limit
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.progress import LineProgress
@@ -135,6 +136,17 @@ def test_a_push_that_cannot_be_ends_in_one_paragraph(
     assert words in err
     assert err.count("\n") == 1
     assert not any(secret in out + err for secret in SECRETS.values())
+
+
+@pytest.mark.parametrize(
+    ("url", "verdict"), [("", None), ("s4://x/y", "bad"), ("file:///not/there", "bad"), ("here", "good")]
+)
+def test_the_doctor_asks_the_remote(
+    here: Path, url: str, verdict: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if url != "here":
+        monkeypatch.setenv("ELF_REMOTE", url)
+    assert [found.verdict for found in look_at_remote()] == ([verdict] if verdict else [])
 
 
 @pytest.mark.slow
