@@ -9,6 +9,8 @@ from rich.table import Table
 
 from elf.cache.manifest import short
 from elf.cache.store import Artifact
+from elf.flows.failing import complain
+from elf.flows.remotes import elsewhere
 from elf.flows.request import RUNS, load_request
 from elf.flows.score_table import read_scores, score_notes, score_table
 from elf.flows.terminal import make_console
@@ -25,12 +27,17 @@ def show_why(
     names = request.plan.names() if stage is None else request.plan.select(stage)
     explainer = Explainer(request.plan, request.store)
     told = [explainer.explain(name) for name in names]
+    remote = elsewhere(complain)
+    pulled = [each.found is None and not each.spared and remote.holds(each.planned) for each in told]
     if as_json:
-        print(json.dumps([_plain_explanation(each) for each in told], indent=1))
+        plain = [{**_plain_explanation(each), "remote": far} for each, far in zip(told, pulled, strict=True)]
+        print(json.dumps(plain, indent=1))
         return
-    for each in told:
+    for each, far in zip(told, pulled, strict=True):
         for line in each.lines():
             print(line)
+        if far:
+            print("  The remote holds it: a run that needs it pulls it and builds nothing.")
 
 
 def show_runs(*, as_json: bool) -> None:
