@@ -18,7 +18,9 @@ from elf.flows.terminal import make_console
 from elf.pipeline.runner import needed
 from elf.pipeline.sharing import Elsewhere
 from elf.pipeline.wording import about, about_seconds, bytes_text, count_text
-from elf.stages.estimate import Estimate, Machine, estimate_plan, this_machine, total_bytes, total_seconds
+from elf.stages.estimate import estimate_plan
+from elf.stages.machine import Machine, this_machine
+from elf.stages.totals import Estimate, total_bytes, total_seconds
 
 State: TypeAlias = Literal["hit", "remote", "build", "skip"]
 """In the store; to be pulled; to be built; not needed by what is built."""

@@ -5,17 +5,14 @@ a configuration. Seconds are counted operations over the measured speed of the m
 ``elf.stages.machine``), or bytes over that of the disk where these take longer, and what a step takes at least.
 """
 
-import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from elf.cache.store import Artifact
 from elf.pipeline.plan import Plan, Planned
 from elf.pipeline.stage import Compute
 from elf.pipeline.wording import rows_of, size_of
 from elf.stages.config import (
-    Asset,
     Control,
     Encode,
     Evaluate,
@@ -26,10 +23,12 @@ from elf.stages.config import (
     TrainCompute,
 )
 from elf.stages.experiment import TokenizeStep
-from elf.stages.machine import Machine, Work, this_machine
+from elf.stages.hints import expected_size, vocabulary_of, width_of
+from elf.stages.machine import Machine, Work
 from elf.stages.model.config import ModelConfig
 from elf.stages.model.flops import count_weights
 from elf.stages.steps import training_length
+from elf.stages.totals import Estimate
 from elf.stages.workload import (
     PRETRAIN_CALLS,
     EncoderShape,
@@ -42,8 +41,6 @@ from elf.stages.workload import (
     sampling,
     training,
 )
-
-__all__ = ["Estimate", "Machine", "estimate_plan", "this_machine", "total_bytes", "total_seconds"]
 
 DOWNLOAD, TOKENS = 25e6, 250_000
 """Bytes a second from the network; tokens a second made by one core of the reference."""
@@ -63,6 +60,8 @@ OVERHEAD = {
     "report": 3,
 }
 """Seconds a step takes whatever its size, on the reference: imports, child processes, loading weights."""
+LOADED = 40e6
+"""Weights of a judge a second that are brought into memory, on the reference."""
 BYTES_PER_TOKEN = 10
 """Of a sampled text: its characters and its ids as JSON."""
 DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
@@ -70,26 +69,6 @@ STATE_BYTES = {"muon": 12, "adamw": 16}
 """Of a weight in a checkpoint: itself, its average, its moments."""
 SAMPLED_POSITIONS = {False: 4096, True: 65536}
 """Positions sampled at once on a CPU and on a GPU, where the settings name no number of rows."""
-DOUBT = 2
-"""A size that rests on a hint may turn out so many times smaller."""
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A step's expected cost; None where nothing is known. ``found`` says it is there already, at no cost.
-
-    ``sure``: its bytes follow from settings and from what is there, not from a hint. ``scratch``: bytes besides that
-    are taken while it is built, and given back.
-    """
-
-    planned: Planned
-    found: Artifact | None
-    rows: int | None
-    tokens: int | None
-    bytes: int | None
-    seconds: float | None
-    sure: bool = False
-    scratch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,29 +85,20 @@ def estimate_plan(
     plan: Plan, experiment: Experiment, find: Callable[[Planned], Artifact | None], machine: Machine
 ) -> tuple[Estimate, ...]:
     """One estimate per step, inputs first. ``find`` looks a step up in the store."""
-    work = _Estimator(experiment, machine)
-    return tuple(work.add(planned, find(planned)) for planned in plan)
+    return Estimator(experiment, machine).walk(plan, find)
 
 
-def total_bytes(estimates: Iterable[Estimate]) -> int:
-    """Bytes still to be written, each key once; steps of unknown size count as nothing."""
-    missing = {each.planned.key: each.bytes or 0 for each in estimates if each.found is None}
-    return sum(missing.values())
-
-
-def total_seconds(estimates: Iterable[Estimate]) -> float:
-    """Seconds still to be spent, each key once."""
-    missing = {each.planned.key: each.seconds or 0.0 for each in estimates if each.found is None}
-    return sum(missing.values())
-
-
-class _Estimator:
+class Estimator:
     """Walks a plan, carrying what is known of each step to those that take it as an input."""
 
     def __init__(self, experiment: Experiment, machine: Machine) -> None:
         self.experiment, self.machine = experiment, machine
         self.length = experiment.tokenize.length
         self.known: dict[str, Estimate] = {}
+
+    def walk(self, plan: Plan, find: Callable[[Planned], Artifact | None]) -> tuple[Estimate, ...]:
+        """As ``estimate_plan``."""
+        return tuple(self.add(planned, find(planned)) for planned in plan)
 
     def add(self, planned: Planned, found: Artifact | None) -> Estimate:
         if found is not None:
@@ -161,7 +131,7 @@ class _Estimator:
         section = planned.step.section
         match planned.step.spec.name, section:
             case "fetch", _:
-                size, sure = _expected(self.experiment, planned.step.name)
+                size, sure = expected_size(self.experiment, planned.step.name)
                 return _Cost(bytes=size, seconds=None if size is None else size / DOWNLOAD, sure=sure)
             case "tokenizer", _:
                 return _Cost(bytes=100_000, seconds=0.0)
@@ -205,7 +175,10 @@ class _Estimator:
         return _Cost(rows, made, made * 2.5, made / TOKENS / workers / self.machine.pace)
 
     def pretrain(self, planned: Planned, section: Pretrain) -> _Cost:
-        weights = section.width * self.vocabulary() + 2.5 * pretrained_shape(section).weights
+        weights = (
+            section.width * vocabulary_of(self.experiment, self.found("tokenize"))
+            + 2.5 * pretrained_shape(section).weights
+        )
         tokens = section.steps * section.batch * self.length
         calls = section.steps * PRETRAIN_CALLS * (section.layers + 1)
         work = Work(6 * weights * tokens, section.width, calls=calls, narrow=80)
@@ -221,16 +194,15 @@ class _Estimator:
             return _Cost(rows, tokens)
         size = rows * (stored * width * DTYPE_BYTES[section.dtype] + 16)
         sure = self.known[planned.step.inputs["tokens"]].found is not None
-        seconds = self.encoding_seconds(planned, section, planned.step.compute, rows * given)
+        seconds = self.encoder_seconds(planned, planned.step.compute, rows * given)
         if seconds is not None and self.machine.disk is not None:  # writing goes on beside computing
             seconds = max(seconds, size / self.machine.disk.write)
         return _Cost(rows, tokens, size, seconds, sure)
 
-    def encoding_seconds(
-        self, planned: Planned, section: Encode, compute: Compute, positions: float
-    ) -> float | None:
+    def encoder_seconds(self, encode: Planned, compute: Compute, positions: float) -> float | None:
         """Of so many positions through the encoder of an encode step; every core, or every GPU, has a model."""
-        source = self.known[planned.step.inputs["encoder"]]
+        section, source = encode.step.section, self.known[encode.step.inputs["encoder"]]
+        assert isinstance(section, Encode)
         shape: EncoderShape | None = None
         if self.experiment.pretrain is not None:
             shape = pretrained_shape(self.experiment.pretrain)
@@ -243,33 +215,43 @@ class _Estimator:
         return self.machine.seconds(one._replace(flops=one.flops * positions), compute, processes=processes)
 
     def train(self, planned: Planned, section: Train) -> _Cost:
-        rows, network = self.known[planned.step.inputs["tokens"]].rows, self.network(planned)
-        if network is None or (section.steps is None and rows is None):
+        network, steps = self.network(), self.steps(planned)
+        seconds = self.training_seconds(planned)
+        if network is None or steps is None or seconds is None:
             return _Cost()
-        steps = training_length(section, rows or 0).total
-        compute, processes = planned.step.compute, planned.step.compute.processes
-        seconds = sum(
-            self.machine.seconds(work, compute, processes=processes)
-            for work in training(self.experiment, network, steps, processes)
-        )
+        compute = planned.step.compute
         state = count_weights(network) * STATE_BYTES[section.optim.name]
-        tokens, scratch = steps * section.batch * self.length, float(section.keep * state)
+        scratch = float(section.keep * state)
         if isinstance(compute, TrainCompute) and compute.source in ("live", "rolling"):
             beside = self.live_seconds(planned, steps * section.batch)
             seconds = seconds + beside if beside is not None else None
             scratch += compute.window_bytes if compute.source == "rolling" else 0
+        tokens = steps * section.batch * self.length
         return _Cost(None, tokens, state + steps * 250, seconds, scratch=scratch)
 
-    def live_seconds(self, planned: Planned, rows: float) -> float | None:
+    def steps(self, train: Planned) -> int | None:
+        """Optimiser steps of a train step."""
+        section, rows = train.step.section, self.known[train.step.inputs["tokens"]].rows
+        assert isinstance(section, Train)
+        return None if section.steps is None and rows is None else training_length(section, rows or 0).total
+
+    def training_seconds(self, train: Planned) -> float | None:
+        """Of all steps, wherever their latents come from."""
+        network, steps, compute = self.network(), self.steps(train), train.step.compute
+        if network is None or steps is None:
+            return None
+        works = training(self.experiment, network, steps)
+        return sum(self.machine.seconds(work, compute, processes=compute.processes) for work in works)
+
+    def live_seconds(self, train: Planned, rows: float) -> float | None:
         """What an encoder beside the steps of a train step takes for so many rows."""
-        encode = self.known[planned.step.inputs["latents"]].planned
-        section = encode.step.section
-        assert isinstance(section, Encode)
-        compute = planned.step.compute.model_copy(update={"workers": planned.step.compute.processes})
-        return self.encoding_seconds(encode, section, compute, rows * live_positions(self.experiment))
+        compute = train.step.compute
+        beside = compute.model_copy(update={"workers": compute.processes})
+        encode = self.known[train.step.inputs["latents"]].planned
+        return self.encoder_seconds(encode, beside, rows * live_positions(self.experiment))
 
     def sample(self, planned: Planned, section: Sample) -> _Cost:
-        network, pairs = self.network(planned), self.experiment.data.train.pairs
+        network, pairs = self.network(), self.experiment.data.train.pairs
         count = self.known[planned.step.inputs["tokens"]].rows if pairs else section.count
         if network is None or count is None:
             return _Cost()
@@ -296,56 +278,18 @@ class _Estimator:
 
     def width(self) -> int | None:
         """d of the encoder."""
-        if self.experiment.pretrain is not None:
-            return self.experiment.pretrain.width
-        fetched = self.known.get("fetch-encoder")
-        if fetched is not None and fetched.found is not None:
-            shape = read_shape(fetched.found.path / "data", None)
-            if shape is not None:
-                return shape.width
-        return self.experiment.encode.expect_width
+        return width_of(self.experiment, self.found("fetch-encoder"))
 
-    def network(self, planned: Planned) -> ModelConfig | None:
+    def network(self) -> ModelConfig | None:
+        """What is or would be trained."""
         width = self.width()
-        return None if width is None else network_of(self.experiment, width, self.vocabulary())
+        if width is None:
+            return None
+        return network_of(self.experiment, width, vocabulary_of(self.experiment, self.found("tokenize")))
 
-    def vocabulary(self) -> int:
-        """Entries of the decode head: as the rows say that are there, else a guess."""
-        tokenize, rows = self.experiment.tokenize, self.known.get("tokenize")
-        if rows is not None and rows.found is not None:
-            try:
-                return int(json.loads((rows.found.path / "vocabulary.json").read_text("utf-8"))["size"])
-            except (OSError, ValueError, KeyError, TypeError):
-                pass
-        if tokenize.subwords is not None:
-            return tokenize.subwords.size + 100
-        return 12_000 if tokenize.vocabulary == "used" else 32_100
-
-
-LOADED = 40e6
-"""Weights of a judge a second that are brought into memory."""
+    def found(self, step: str) -> Artifact | None:
+        return self.known[step].found if step in self.known else None
 
 
 def _whole(number: float | None) -> int | None:
     return None if number is None else int(number)
-
-
-def _expected(experiment: Experiment, step: str) -> tuple[int | None, bool]:
-    """The size of the asset behind a fetch step, and whether it is a file here and no hint."""
-    judge, data = experiment.evaluate.judge, experiment.data
-    assets: dict[str, Asset | None] = {
-        "fetch-train": data.train.asset,
-        "fetch-validation": data.validation.asset if data.validation is not None else None,
-        "fetch-test": data.test.asset if data.test is not None else None,
-        "fetch-tokenizer": experiment.tokenize.tokenizer,
-        "fetch-encoder": experiment.encode.encoder,
-        "fetch-weights": experiment.weights.asset if experiment.weights is not None else None,
-        "fetch-judge": judge.asset if judge is not None else None,
-    }
-    asset = assets[step]
-    if asset is None:
-        return None, False
-    path = Path(asset.uri.removeprefix("path:")).expanduser()
-    if asset.uri.startswith("path:") and path.is_file():
-        return path.stat().st_size, True
-    return asset.expect_bytes, False

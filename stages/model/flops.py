@@ -51,14 +51,19 @@ def step_flops(config: ModelConfig, objective: ObjectiveConfig, length: int) -> 
     Forward and backward (twice the forward) of the trunk on every row and of each head on its own rows; one more
     forward on the self-conditioned denoise rows, two more on every row with dropout.
     """
+    return sum(step_parts(config, objective, length))
+
+
+def step_parts(config: ModelConfig, objective: ObjectiveConfig, length: int) -> tuple[float, float]:
+    """`step_flops` of the trunk, and of the heads, which stay in float32 whatever the precision."""
     one = forward_flops(config, length, self_condition=objective.self_condition > 0.0)
     decode = objective.decode_share
     if objective.self_condition == 0.0:
         again = 0.0
     else:
         again = 2.0 if config.dropout > 0.0 else (1.0 - decode) * objective.self_condition
-    trained = one.trunk + one.attention + (1.0 - decode) * one.flow_head + decode * one.decode_head
-    return 3.0 * trained + again * one.forward
+    heads = 3.0 * ((1.0 - decode) * one.flow_head + decode * one.decode_head) + again * one.flow_head
+    return (3.0 + again) * (one.trunk + one.attention), heads
 
 
 def sample_flops(config: ModelConfig, sampler: SamplerConfig, length: int, *, conditioned: bool) -> float:
