@@ -46,8 +46,8 @@ def show_plan(config: str, overrides: Sequence[str], store: str | None, *, as_js
     else:
         out = make_console()
         _print(out, request.experiment.name, request.store, rows, machine)
-        if request.source is not None:
-            out.print(str(request.source), highlight=False)
+        if request.source is not None and request.trains(request.plan.names()):
+            out.print(str(request.source), markup=False, highlight=False)
 
 
 class _Seen(NamedTuple):

@@ -150,7 +150,7 @@ def choose_scale(
         raise Failed(
             f"train.latents normalises with mean {settings.mean:g} and std {settings.std:g}, but {whose} "
             f"have mean {mean:.4g} and std {std:.4g}, so x would be far from unit size. Set train.latents.std to "
-            "measured, or to a number near the store's; or train on the latents this scale was meant for."
+            "a number near that, or to measured (it takes a store); or train on the latents this scale was meant for."
         )
     return Scale(settings.mean, settings.std)
 
