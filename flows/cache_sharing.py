@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from rich.console import Console
 
 from elf.cache.errors import BadRemote
-from elf.cache.manifest import Manifest, short
+from elf.cache.lease import Holder, OnWait
+from elf.cache.manifest import Fingerprint, Manifest, short
 from elf.cache.pulling import pull
 from elf.cache.pushing import push
 from elf.cache.remote import Held, Remote
@@ -59,6 +60,7 @@ def pull_artifacts(names: Sequence[str], store: str | None, *, with_inputs: bool
                     stage,
                     key,
                     meter=meter_of(progress, f"pull {stage}"),
+                    on_wait=_teller(out, stage, key),
                     make_room=lambda coming, tell=progress.note: keep_below(
                         target, remote, limit=limit, coming=coming, tell=tell
                     ),
@@ -71,6 +73,19 @@ def pull_artifacts(names: Sequence[str], store: str | None, *, with_inputs: bool
     out.print(
         f"{target.root} holds {_all(wanted)}; {bytes_text(came)} came.", highlight=False, soft_wrap=True
     )
+
+
+def _teller(out: Console, stage: str, key: Fingerprint) -> OnWait:
+    """Says once who builds or pulls what we want."""
+    said: list[Holder | None] = []
+
+    def tell(holder: Holder | None) -> None:
+        if not said:
+            said.append(holder)
+            who = holder or "children of a process that is gone"
+            out.print(f"waits   {stage:<10} {short(key)}  for {who}", highlight=False, soft_wrap=True)
+
+    return tell
 
 
 def _meant(name: str, store: Store) -> Iterator[Artifact]:

@@ -1,6 +1,7 @@
 """A run takes from a remote what it misses, lazily; a remote that fails costs a run nothing but a word."""
 
 import json
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,7 @@ from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.plan import Plan, Step
 from elf.pipeline.progress import LineProgress
 from elf.pipeline.runner import Outcome, materialise, needed
-from elf.pipeline.sharing import ReadThrough, meter_of
+from elf.pipeline.sharing import ReadThrough, keep_below, meter_of
 
 
 @pytest.fixture
@@ -280,6 +281,11 @@ def test_what_the_remote_lost_is_kept_here_whatever_the_limit(
     (tmp_path / "remote" / "words" / plan["words-0"].key / "manifest.json").unlink()
     run(plan, store, watch, through, only="words-1")
     assert names(plan, store) == ["words-0", "words-1"]
+    said: list[str] = []
+    keep_below(store, remote, limit=1, coming=1000, tell=said.append)
+    assert names(plan, store) == ["words-0"]
+    assert said[0].startswith("removed the copy of words")
+    assert re.match(r"pulled artifacts will take .*B more than ELF_REMOTE_LIMIT allows", said[1])
 
 
 def test_what_was_built_here_under_a_pulled_key_is_no_copy(
