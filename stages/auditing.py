@@ -19,7 +19,6 @@ from elf.stages.config import Encode
 from elf.stages.devices import choose_device
 from elf.stages.encoder import describe_encoder
 from elf.stages.encoding import EncodeJob, forget_encoder, view_of
-from elf.stages.memory import set_threads
 from elf.stages.parity import Compared, compare_rows, open_rows, tolerance
 from elf.stages.views import PAIRS, TEXT, ViewName
 
@@ -64,7 +63,6 @@ def audit(
     inputs = inputs_of(artifact, store)
     places = [(each.manifest.stage, each.manifest.fingerprint) for each in (artifact, *inputs.values())]
     with store.using(places):
-        set_threads(Compute().threads)
         job = _job(artifact, inputs)
         faults = list(_encoder_faults(artifact, job))
         audited: list[AuditedView] = []
