@@ -144,7 +144,8 @@ def test_a_worker_that_is_told_to_end(service: Service, whole: Path, to_train: P
     assert service.worker is not None
     service.worker.send_signal(signal.SIGTERM)
     all_gone(run)
-    service.stop_worker()  # Prefect's worker may take its time to end, or need to be killed
+    service.worker.wait(60)
+    service.worker = None
     service.start_worker()
     comes_to_the_same(service, submit(service, to_train), whole, to_train)
     assert ended(service, run) == "Crashed"

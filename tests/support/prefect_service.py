@@ -164,9 +164,11 @@ class Service:
         return flow_run, self.task_states(flow_run["id"])
 
     def _start(self, arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
+        # A test run that a script started in the background ignores SIGINT; a worker that inherited it is deaf.
+        heedful = ["env", "--default-signal=INT", str(BIN / "prefect")]
         with log.open("ab") as output:
             return subprocess.Popen(
-                [str(BIN / "prefect"), *arguments],
+                [*heedful, *arguments],
                 cwd=self.home,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
