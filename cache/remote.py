@@ -10,11 +10,12 @@ ever mixes. A seal that fits also says that the manifest itself is the one that 
 import hashlib
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from elf.cache.errors import Damaged
+from elf.cache.errors import CacheError, Damaged
 from elf.cache.manifest import MANIFEST, Fingerprint, Manifest, check_name, short
 from elf.cache.remote_address import check_address
 from elf.cache.remote_faults import asking
@@ -81,7 +82,9 @@ class Remote:
         """Stage and key of everything that was ever begun there, in order; `find` tells what is finished."""
         for stage in self._folders(""):
             for key in self._folders(stage):
-                yield stage, Fingerprint(key)
+                with suppress(CacheError):  # what else lies there is nothing of ours
+                    check_name(stage, key)
+                    yield stage, Fingerprint(key)
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Bytes of every file below a folder, by its path relative to it."""

@@ -10,8 +10,9 @@ from elf.cache.redaction import redact
 
 _ABSENT_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|bucket does not exist")
 _DENIED = re.compile(
-    r"status code: (?:401|403)|Missing AccessKeyId|Missing SecretAccessKey|must be specified"
+    r"status code: (?:401|403)|Missing AccessKeyId|Missing SecretAccessKey|must be specified|configured region"
 )
+_FULL = re.compile(r"os error (?:28|122)\b")
 # Where the library looks for the credentials of a cloud's machine if none are set.
 _METADATA = re.compile(r"//(?:169\.254\.169\.254|metadata\.google\.internal)")
 _CODE = re.compile(r"<Code>(\w+)</Code>(?:<Message>([^<]*))?")
@@ -46,7 +47,8 @@ def asking(url: str) -> Generator[None]:
         denied = isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError)
         if denied or _DENIED.search(text) or _METADATA.search(text):
             raise BadRemote(_closed(url, error)) from error
-        raise Unreachable(f"The remote {url} cannot be reached: {_words(error)}.") from error
+        state = "is full" if _FULL.search(text) else "cannot be reached"
+        raise Unreachable(f"The remote {url} {state}: {_words(error)}.") from error
 
 
 def _closed(url: str, error: Exception) -> str:

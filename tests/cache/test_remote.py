@@ -125,6 +125,7 @@ def test_what_one_host_pushes_another_pulls(
     )
     assert pull(other, remote, "encode", key, meter=unseen) is None
     assert push(artifact, remote, meter=unseen) == (size, 0)
+    remote.put("stranger/thing/file", b"")
     assert list(remote.keys()) == [("encode", key)]
     assert push(artifact, remote, meter=unseen) == (0, size), "it is there already"
     pulled = pull(other, remote, "encode", key, meter=unseen)

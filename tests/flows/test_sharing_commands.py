@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import toy_stages
@@ -16,6 +17,7 @@ from elf.cache.store import Store
 from elf.flows.cache_sharing import pull_artifacts, push_artifacts
 from elf.flows.doctor import look_at_remote
 from elf.flows.remotes import elsewhere, named_remote, read_limit
+from elf.flows.request import Request
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.progress import LineProgress
 from elf.pipeline.runner import materialise
@@ -147,6 +149,28 @@ def test_the_doctor_asks_the_remote(
     if url != "here":
         monkeypatch.setenv("ELF_REMOTE", url)
     assert [found.verdict for found in look_at_remote()] == ([verdict] if verdict else [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_flow_builds_what_the_remote_does_not_bring(
+    here: Path, alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from elf.flows import experiment
+
+    push_artifacts(["toys"], None, with_inputs=False)
+    (file,) = (here.parent / "remote").glob("count/*/*/count.json")
+    file.write_text("9.0")
+    monkeypatch.setattr(experiment, "FlowWatcher", Recorder)
+    monkeypatch.setattr(experiment, "FlowProgress", lambda step: LineProgress(every=1e9))
+    said: list[str] = []
+    request = Request(cast("Any", None), toy_plan(), Store(here / "another"))
+    work = experiment.Work(request, elsewhere(said.append), alone=alone)
+    outcome = work.build("count", force=False)
+    assert not outcome.reused
+    assert json.loads((outcome.artifact.path / "count.json").read_text()) == 3.0
+    assert work.outcomes["words"].pulled
+    assert len(said) == 1
 
 
 @pytest.mark.slow
