@@ -66,13 +66,18 @@ def run(
 
 @app.command()
 def plan(
-    config: Config, set_: Set = None, store: StorePath = None, json: AsJson = False, debug: Debug = False
+    config: Config,
+    set_: Set = None,
+    store: StorePath = None,
+    probe: Annotated[bool, typer.Option("--probe", help="Measure this machine anew.")] = False,
+    json: AsJson = False,
+    debug: Debug = False,
 ) -> None:
     """Show what would be built, and what it costs."""
     with telling(debug=debug):
         from elf.flows.plan_table import show_plan
 
-        show_plan(config, set_ or (), store, as_json=json)
+        show_plan(config, set_ or (), store, probe=probe, as_json=json)
 
 
 @app.command()

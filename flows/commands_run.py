@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from elf.flows.failing import complain
+from elf.flows.pricing import price
 from elf.flows.remotes import elsewhere
 from elf.flows.request import RUNS, load_request
 from elf.flows.terminal import Narrator, make_console, make_progress
@@ -35,6 +36,7 @@ def run_experiment(
     remote = elsewhere(complain)
     # A wrong request is refused before anything is written.
     steps = needed(request.plan, request.store, only=only, until=until, force=force, remote=remote)
+    request = price(request, steps, forced=request.plan.select_all(force), remote=remote, warn=complain)
     if request.source is not None and request.trains(steps):
         out.print(str(request.source), style="dim", markup=False, highlight=False)
     with request.store.using(request.plan.places()):

@@ -26,6 +26,7 @@ from elf.flows.flow_attempts import built_since, first_start, settle_earlier, se
 from elf.flows.flow_progress import FlowProgress, FlowWatcher
 from elf.flows.flow_signals import follow_parent, heeding_termination
 from elf.flows.flow_state import is_cancelling, watching_state
+from elf.flows.pricing import price
 from elf.flows.remotes import elsewhere
 from elf.flows.request import RUNS, Request, load_request
 from elf.pipeline.errors import Failed, Misconfigured
@@ -102,6 +103,7 @@ def elf(
                 remote=remote,
             )
             forced = request.plan.select_all(_listed(force))
+            request = price(request, steps, forced=forced, remote=remote, warn=get_run_logger().warning)
         except REFUSALS as error:
             return FailedState(message=str(error))
         show_settings(request)

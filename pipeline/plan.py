@@ -33,7 +33,8 @@ class Step:
 
     ``ties`` says of a role what is needed of it, the artifact where it says nothing. ``prefix`` is where its section
     stands in the configuration (``train``, ``sample.0``), and ``places`` where single fields of it stand if elsewhere;
-    messages name settings by these.
+    messages name settings by these. ``forecast`` is what it is expected to cost, kept beside what it makes; like the
+    ties it changes no key.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Step:
     prefix: str = ""
     places: Mapping[str, str] = field(default_factory=dict[str, str])
     ties: Mapping[str, Tie] = field(default_factory=dict[str, Tie])
+    forecast: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
 
     def tie(self, role: str) -> Tie:
         """What is needed of the input ``role``."""

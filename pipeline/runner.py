@@ -20,6 +20,7 @@ from elf.pipeline import provenance
 from elf.pipeline.descriptions import FOLDER as DESCRIPTIONS
 from elf.pipeline.descriptions import describe, keep_description
 from elf.pipeline.errors import Failed, Misconfigured
+from elf.pipeline.forecast import keep_forecast
 from elf.pipeline.launch import run_child
 from elf.pipeline.plan import Plan, Planned, Tie
 from elf.pipeline.progress import LoggedProgress, Progress
@@ -261,6 +262,7 @@ def _build(
     watch.on_start(planned)
     step = planned.step
     log = make_folder(building.path / "aux") / "log.txt"
+    keep_forecast(building.path, step.forecast)
     stretches = Stretches(building.path)
     logged = LoggedProgress(progress, log)
     context = StageContext(building.path, inputs.built, step.compute, logged, inputs.unbuilt)

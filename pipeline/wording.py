@@ -4,6 +4,7 @@ from elf.cache.store import Artifact
 
 DASH = "–"
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+_POWERS = ("k", "M", "G", "T", "P")
 _LONG = ((365 * 86400.0, "years"), (86400.0, "days"))
 
 
@@ -23,6 +24,17 @@ def bytes_text(count: float | None) -> str:
 def count_text(count: int | None) -> str:
     """Digits in groups of three; a dash for unknown."""
     return DASH if count is None else f"{count:,}"
+
+
+def amount_text(count: int | None) -> str:
+    """Short enough for a table: ``99,999``, ``194 k``, ``8.82 M``, ``9.03 G``; a dash for unknown."""
+    if count is None or count < 100_000:
+        return count_text(count)
+    value, power = count / 1000, 0
+    while value >= 999.5 and power < len(_POWERS) - 1:
+        value, power = value / 1000, power + 1
+    unit = _POWERS[power]
+    return f"{value:.{0 if value >= 99.5 else 1 if value >= 9.95 else 2}f} {unit}"
 
 
 def seconds_text(seconds: float | None) -> str:

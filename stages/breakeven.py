@@ -11,7 +11,7 @@ from elf.cache.manifest import JSON
 from elf.pipeline.plan import Planned
 from elf.pipeline.wording import about_seconds, bytes_text
 from elf.stages.config import Encode, Train
-from elf.stages.estimate import Estimator
+from elf.stages.estimate import OVERHEAD, Estimator
 
 CACHED = 0.5
 """Share of the memory that a store may take and still be read from there, epoch after epoch."""
@@ -24,12 +24,14 @@ class BreakEven:
     """Stored latents against an encoder in the loop, for one training run.
 
     Seconds: ``encode`` once; ``live`` per epoch, of the encoder beside the steps; ``stall`` per epoch, of a store that
-    gives bytes too slowly. ``bytes``: the disk a store takes. ``epochs``: of this run.
+    gives bytes too slowly; ``training`` per epoch, of the steps alone. ``bytes``: the disk a store takes. ``epochs``:
+    of this run.
     """
 
     encode: float
     live: float
     stall: float
+    training: float
     bytes: int
     epochs: float
 
@@ -51,8 +53,10 @@ class BreakEven:
     def lines(self) -> tuple[str, str]:
         """In words: what each costs, and when a store is ahead; both fit 80 columns."""
         live, once = about_seconds(self.live), about_seconds(self.encode)
+        share = self.live / self.training
+        more = f"+{share:.1%}" if share < 0.1 else f"+{share:.0%}"
         return (
-            f"Encoder: {live} an epoch beside training; to store {once} once, {bytes_text(self.bytes)}.",
+            f"Encoder: live {live} an epoch ({more}); stored {once} once, and {bytes_text(self.bytes)}.",
             f"A store {self.verdict()}.",
         )
 
@@ -74,6 +78,7 @@ class BreakEven:
             "live_seconds_per_epoch": self.live,
             "stall_seconds_per_epoch": self.stall,
             "saved_seconds_per_epoch": self.saving,
+            "training_seconds_per_epoch": self.training,
             "bytes": self.bytes,
             "epochs_of_this_run": self.epochs,
             "pays_after_epochs": None if self.after == inf else self.after,
@@ -95,11 +100,12 @@ def weigh(work: Estimator, train: Planned) -> BreakEven | None:
     live = work.live_seconds(train, rows)
     if live is None:
         return None
+    once_seconds = once.seconds + OVERHEAD["encode"] / work.machine.pace
     epochs, size = steps * section.batch / rows, encode.bytes or int(once.bytes)
     stall, disk = 0.0, work.machine.disk
     if disk is not None and size > CACHED * work.machine.memory:
         stall = max(0.0, size / disk.read - training / epochs)
-    return BreakEven(once.seconds, live, stall, size, epochs)
+    return BreakEven(once_seconds, live, stall, training / epochs, size, epochs)
 
 
 def _figure(number: float) -> str:

@@ -121,10 +121,11 @@ class Estimator:
         return made
 
     def tokens_in(self, found: Artifact, rows: int | None) -> int | None:
-        """As many as its stage counted, else whole rows of them."""
-        counted = found.manifest.facts.get("tokens")
-        if isinstance(counted, int):
-            return counted
+        """As many as its stage counted, of rows those that are in them, else whole rows."""
+        for name in ("packed", "tokens"):
+            counted = found.manifest.facts.get(name)
+            if isinstance(counted, int):
+                return counted
         return None if rows is None else rows * self.length
 
     def cost(self, planned: Planned) -> _Cost:

@@ -1,0 +1,116 @@
+"""How a plan is printed: a table of its steps, then what it comes to. No line is wider than 80 columns."""
+
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from elf.cache.manifest import short
+from elf.flows.priced import Priced, Row
+from elf.pipeline.wording import about, about_seconds, amount_text, bytes_text
+from elf.stages.machine import Machine
+
+WIDTH = 80
+_STATES = {"hit": "[green]hit[/]", "remote": "[green]remote[/]", "build": "build", "skip": "[dim]skip[/]"}
+_NUMBERS = ("rows", "tokens", "bytes", "time")
+
+
+def print_plan(out: Console, priced: Priced) -> None:
+    """The table, then sums, disk, speed and what a store of latents saves."""
+    out.print(_table(priced))
+    out.print()
+    for text, style in _sums(priced):
+        for line in textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_long_words=False):
+            out.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def _table(priced: Priced) -> Table:
+    cells = [_cells(row) for row in priced.rows]
+    width = sum(max(map(len, column)) for column in zip(_NUMBERS, *(each[1:] for each in cells), strict=True))
+    states = max(len(row.state) for row in priced.rows)
+    left = WIDTH - width - states - len(short(priced.rows[0].estimate.planned.key)) - 2 * 6
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("step", no_wrap=True, max_width=max(12, left), overflow="ellipsis")
+    table.add_column("key", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for header in _NUMBERS:
+        table.add_column(header, justify="right", no_wrap=True)
+    for row, (name, *numbers) in zip(priced.rows, cells, strict=True):
+        key = f"[dim]{short(row.estimate.planned.key)}[/]"
+        table.add_row(name, key, _STATES[row.state], *numbers)
+    return table
+
+
+def _cells(row: Row) -> tuple[str, str, str, str, str]:
+    """Name and figures; estimated ones are marked."""
+    each, state = row
+    figures = (amount_text(each.rows), amount_text(each.tokens), bytes_text(each.bytes))
+    rows, tokens, size = figures if each.found is not None else map(about, figures)
+    return each.planned.step.name, rows, tokens, size, about_seconds(each.seconds) if state == "build" else ""
+
+
+def _sums(priced: Priced) -> Iterator[tuple[str, str | None]]:
+    """Lines of text and their style."""
+    name, store = priced.request.experiment.name, priced.request.store.root
+    states = [row.state for row in priced.rows]
+    if not {"build", "remote"} & set(states):
+        yield f"{name}: every step is there; a run builds nothing.", None
+        return
+    pulled = f", {states.count('remote')} are pulled from the remote" if "remote" in states else ""
+    yield f"{name}: {states.count('hit')} of {len(states)} steps are there{pulled}.", None
+    if "build" in states:
+        machine = priced.machine
+        yield (
+            f"Time: {about_seconds(priced.seconds)} for the rest on {machine} (to a factor of {machine.factor}).",
+            None,
+        )
+        yield _speed(machine), "dim"
+        yield from _slow(priced)
+    room = priced.room
+    words = f"Disk: needs {about(bytes_text(room.expected))} in {_shown(store)}, {bytes_text(room.free)} free"
+    if room.fits:
+        yield f"{words}.", None
+    else:
+        refused = "; `elf run` does not start" if room.least > room.usable else ""
+        yield f"{words}: {bytes_text(room.expected - room.usable)} too little{refused}.", "bold red"
+    if priced.request.source is not None and priced.request.trains(priced.request.plan.names()):
+        yield str(priced.request.source), None
+    if priced.break_even is not None:
+        for line in priced.break_even.lines():
+            yield line, None
+
+
+def _speed(machine: Machine) -> str:
+    """What the times rest on."""
+    core, together = (f"{machine.rate(threads, 1024) / 1e9:.3g}" for threads in (1, machine.cores))
+    parts = [f"{core} GFLOP/s a core" + (f", {together} together" if machine.cores > 1 else "")]
+    if machine.gpus:
+        best = max(machine.speed.gpu["bfloat16"].values())
+        parts.append(f"{best / 1e12:.3g} TFLOP/s a GPU in bfloat16")
+    if machine.disk is not None:
+        write, read = bytes_text(machine.disk.write), bytes_text(machine.disk.read)
+        parts.append(f"disk writes {write}/s, reads {read}/s")
+    day = machine.speed.measured
+    when = f"measured {day}; --probe measures anew" if day else "of the reference, not measured here"
+    return f"Speed: {', '.join(parts)} ({when})."
+
+
+def _slow(priced: Priced) -> Iterator[tuple[str, str | None]]:
+    """A warning where training in bfloat16 is the slower way."""
+    machine, train = priced.machine, priced.request.experiment.train
+    if priced.break_even is None or train.precision != "bf16" or machine.gpus:
+        return
+    times = machine.rate(machine.cores, 1024) / machine.rate(machine.cores, 1024, "bfloat16")
+    if times > 1.2:
+        yield (
+            f"train.precision bf16: here it is {times:,.2g} times slower than float32.",
+            "yellow",
+        )
+
+
+def _shown(path: Path) -> str:
+    """``path`` relative to here where it lies below."""
+    here = Path.cwd()
+    return f"./{path.relative_to(here)}" if path.is_relative_to(here) else str(path)
