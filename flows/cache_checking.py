@@ -11,7 +11,7 @@ from rich.console import Console
 
 from elf.cache.collecting import survey
 from elf.cache.errors import Damaged
-from elf.cache.manifest import JSON, short
+from elf.cache.manifest import JSON, FileRecord, Manifest, short
 from elf.cache.store import Artifact, Store
 from elf.cache.uses import Place
 from elf.cache.verifying import Verified, verify_artifact, verify_sample
@@ -37,10 +37,10 @@ def verify_artifacts(
 ) -> None:
     """Compare artifacts, all or those named, with their manifests. Raises Failed naming those that are damaged."""
     opened = open_store(store)
-    chosen = {find_place(key, opened, RUNS): None for key in keys} or _all_places(opened)
+    chosen = {find_place(key, opened, RUNS): 0 for key in keys} or _all_places(opened)
     out = make_console()
     results: dict[Place, Verified] = {}
-    with _checking(out, sample, seed, sum(size or 0 for size in chosen.values())) as check:
+    with _checking(out, sample, seed, sum(chosen.values())) as check:
         for place in chosen:
             done = _verify(opened, place, check)
             if done is not None:
@@ -81,14 +81,17 @@ def _print_verified(out: Console, place: Place, done: Verified) -> None:
         out.print(f"     {fault}", style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
-def _all_places(store: Store) -> dict[Place, int | None]:
-    """Every artifact and its bytes, damaged ones too."""
-    items = survey(store, grace=0.0).items
+def _all_places(store: Store) -> dict[Place, int]:
+    """Every artifact and the bytes of its files; damaged ones too, of none."""
+    items = [item for item in survey(store, grace=0.0).items if item.kind == "artifact"]
     return {
-        item.place: item.bytes
+        item.place: 0 if item.manifest is None else sum(each.bytes for each in _files(item.manifest))
         for item in sorted(items, key=lambda item: item.place)
-        if item.kind == "artifact"
     }
+
+
+def _files(manifest: Manifest) -> tuple[FileRecord, ...]:
+    return (*manifest.files.values(), *manifest.aux.values())
 
 
 def _verify(store: Store, place: Place, check: Check) -> Verified | None:

@@ -12,7 +12,8 @@ from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.runs import RESOLVED, read_run
 
 _HEX = re.compile(r"[0-9a-f]{4,64}")
-"""Fewer digits than four are a slip of the hand."""
+_SHORT = re.compile(r"[0-9a-f]{1,3}")
+"""A slip of the hand more likely than a key."""
 
 
 def find_place(text: str, store: Store, runs: Path) -> Place:
@@ -26,7 +27,8 @@ def find_place(text: str, store: Store, runs: Path) -> Place:
         raise Misconfigured(f"'{text}' fits several artifacts: {several}. Give more of the key.")
     if not found:
         hint = "`elf cache ls` lists what there is"
-        if not _HEX.fullmatch(text.rpartition("/")[2]) and "/" not in text:
+        start = text.rpartition("/")[2]
+        if _SHORT.fullmatch(start) or not (_HEX.fullmatch(start) or "/" in text):
             raise Misconfigured(
                 f"'{text}' is no key: give the start of one (four hexadecimal digits or more), STAGE/START, or a step "
                 f"of a run such as tiny/encode; {hint}."

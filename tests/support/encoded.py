@@ -9,6 +9,7 @@ from toy_encoders import make_case, make_t5, pairs, texts
 from toy_training import finish
 
 from elf.cache.manifest import Fingerprint
+from elf.cache.records import records
 from elf.cache.store import Artifact, Store
 from elf.pipeline.plan import payload_of
 from elf.pipeline.section import fingerprint, identity
@@ -28,7 +29,7 @@ def make_encoded(
     inputs = {"tokens": case.tokens.manifest.fingerprint, "encoder": case.encoder.manifest.fingerprint}
     plain = finish(out, "encode", facts, inputs).manifest
     unkeyed = dataclasses.replace(
-        plain, identity=identity(section), config=json.loads(section.model_dump_json())
+        plain, identity=identity(section), config=json.loads(section.model_dump_json()), aux=records(out).aux
     )
     manifest = dataclasses.replace(unkeyed, fingerprint=fingerprint(payload_of(unkeyed)))
     (out / "manifest.json").write_text(manifest.to_json())

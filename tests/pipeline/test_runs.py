@@ -1,0 +1,60 @@
+"""Runs are links into the store, and the store knows of them."""
+
+import shutil
+from pathlib import Path
+
+from stored import DAY, set_age
+from toy_stages import Recorder, Words, toy_plan
+
+from elf.cache.collecting import survey
+from elf.cache.collector import collecting
+from elf.cache.roots import known_folders
+from elf.cache.store import Store
+from elf.pipeline.progress import LineProgress
+from elf.pipeline.runner import materialise
+from elf.pipeline.runs import link_runs, list_runs
+
+
+def test_what_a_run_reaches_stays_until_the_run_is_removed(
+    store: Store, watch: Recorder, quiet: LineProgress, tmp_path: Path
+) -> None:
+    plan = toy_plan()
+    with store.using(plan.places()):
+        outcomes = materialise(plan, store, watch=watch, progress=quiet)
+        link_runs(tmp_path / "runs", "tiny", Words(), outcomes)
+    [run] = list_runs(tmp_path / "runs")
+    assert {step: artifact.path for step, artifact in run.steps.items()} == {
+        name: store.path(planned.step.spec.name, planned.key)
+        for name, planned in zip(plan.names(), plan, strict=True)
+    }
+    for place in plan.places():
+        set_age(store.root, place, 30)
+    [folder] = known_folders(store.root)
+    assert dict(folder.reached) == {
+        f"tiny/{name}": place for name, place in zip(plan.names(), plan.places(), strict=True)
+    }
+    assert survey(store, grace=DAY).removable == ()
+    shutil.rmtree(tmp_path / "runs" / "tiny")
+    with collecting(store, grace=DAY) as collector:
+        assert [collector.remove(item) for item in collector.survey.removable] == [None, None]
+
+
+def test_a_run_of_what_is_there_is_a_use_of_it(store: Store, watch: Recorder, quiet: LineProgress) -> None:
+    plan = toy_plan()
+    materialise(plan, store, watch=watch, progress=quiet)
+    for place in plan.places():
+        set_age(store.root, place, 30)
+    assert len(survey(store, grace=DAY).removable) == 2
+    with store.using(plan.places()):
+        materialise(plan, store, watch=watch, progress=quiet)
+    assert survey(store, grace=DAY).removable == ()
+
+
+def test_building_is_a_use_of_the_inputs(store: Store, watch: Recorder, quiet: LineProgress) -> None:
+    plan = toy_plan()
+    materialise(plan, store, watch=watch, progress=quiet, only="words")
+    [words, _] = plan.places()
+    set_age(store.root, words, 30)
+    materialise(plan, store, watch=watch, progress=quiet, only="count")
+    assert store.last_use(*words) > 0
+    assert survey(store, grace=DAY).removable == ()
