@@ -33,6 +33,7 @@ COMMANDS = (
     "up",
     "down",
     "status",
+    *(f"cache {each}" for each in ("ls", "du", "show", "pin", "unpin", "gc", "verify", "audit", "stats")),
     "cache push",
     "cache pull",
 )
