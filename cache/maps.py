@@ -74,6 +74,7 @@ class MappedShards:
             return ShardMap(path, tokens=tokens, width=width, dtype=dtype)
 
         self._maps = Recent(mapped, limit)
+        self._limit = limit
 
     def tokens(self, place: Place) -> "Array":
         shard, start, stop = place
@@ -84,5 +85,13 @@ class MappedShards:
             self._maps[shard].willneed(start, stop)
 
     def copy(self, places: Sequence[Place], outs: Sequence["Array"]) -> None:
-        for place, out in zip(places, outs, strict=True):
-            out[:] = self.tokens(place)
+        # Asking the maps for every row would cost as much as copying a tenth of a small one. What is held here is what
+        # was asked for last, so no map lives on for it.
+        held: dict[int, Array] = {}
+        for (shard, start, stop), out in zip(places, outs, strict=True):
+            tokens = held.get(shard)
+            if tokens is None:
+                if len(held) == self._limit:
+                    held.clear()
+                tokens = held[shard] = self._maps[shard].tokens
+            out[:] = tokens[start:stop]

@@ -89,13 +89,7 @@ class _StoredRows:
 
         Raises Damaged, naming row and shard, where bytes read for the first time are not those that were recorded.
         """
-        places = self._places(indices)
-        self._shards.copy(places, outs)
-        rows = np.asarray(indices, np.int64)
-        for number in np.flatnonzero(self._unproven[rows]).tolist():
-            row = int(rows[number])
-            self._check_row(row, places[number][0], outs[number])
-            self._unproven[row] = False
+        self._fill(indices, self._places(indices), outs)
 
     def gather(self, indices: Indices, out: Array) -> npt.NDArray[np.int32]:
         """Copy rows to `out[:len(indices)]`, (n, length, width) in the stored dtype, zeros past a row's end.
@@ -107,12 +101,15 @@ class _StoredRows:
                 f"the buffer is {out.dtype} {out.shape}, {len(indices)} rows of {self.folder} need "
                 f"{self.storage} {(len(indices), *self.shape[1:])}."
             )
-        counts = [stop - start for _, start, stop in self._places(indices)]
-        self.fill(indices, [target[:count] for target, count in zip(out, counts, strict=False)])
-        for target, count in zip(out, counts, strict=False):
-            if count < self.layout.length:
-                target[count:] = 0
-        return np.array(counts, np.int32)
+        places = self._places(indices)
+        counts = np.array([stop - start for _, start, stop in places], np.int32)
+        outs = list(out[: len(places)])
+        for number in np.flatnonzero(counts < self.layout.length).tolist():
+            count = int(counts[number])
+            out[number, count:] = 0
+            outs[number] = out[number, :count]
+        self._fill(indices, places, outs)
+        return counts
 
     def verify(self, *, sample: int | None = None, seed: int = 0) -> int:
         """Compare with what was recorded: every byte, or the CRC-32C of `sample` random rows.
@@ -135,6 +132,14 @@ class _StoredRows:
         for row in self.layout.rows_of(shard):
             self._check_row(row, shard, self[row])
         raise Damaged(f"Shard {shard} of the store {self.folder} is not the file that was recorded. {_CURE}")
+
+    def _fill(self, indices: Indices, places: Sequence[Place], outs: Sequence[Array]) -> None:
+        self._shards.copy(places, outs)
+        rows = np.asarray(indices, np.int64)
+        for number in np.flatnonzero(self._unproven[rows]).tolist():
+            row = int(rows[number])
+            self._check_row(row, places[number][0], outs[number])
+            self._unproven[row] = False
 
     def _check_row(self, row: int, shard: int, tokens: Array) -> None:
         if not self._crc_known[shard]:

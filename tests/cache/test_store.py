@@ -277,6 +277,18 @@ def test_who_lost_the_lease_publishes_nothing(store: Store, key: Fingerprint, de
     assert store.builder_of("encode", key) is not None
 
 
+def test_what_was_begun_is_counted_until_it_is_finished(
+    store: Store, key: Fingerprint, describe: Describe
+) -> None:
+    assert store.begun("encode", key) == 0
+    with store.building("encode", key) as building:
+        fill(building.path)
+        size = sum(path.stat().st_size for path in building.path.rglob("*") if path.is_file())
+        assert store.begun("encode", key) == size > 0
+        store.commit(building, describe(building.path, "encode", key))
+    assert store.begun("encode", key) == 0
+
+
 @pytest.mark.parametrize("atomic", [True, False])
 @pytest.mark.parametrize(("text", "identical"), [("payload", True), ("other", False)])
 def test_a_rebuilt_artifact_takes_the_place_of_the_old_one(

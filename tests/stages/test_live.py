@@ -13,8 +13,10 @@ from transformers import T5EncoderModel
 
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.stages.config import Latents
+from elf.stages.feeding import Feed, Recipe
 from elf.stages.latents import LatentRows, Scale, moments_in, open_latents
 from elf.stages.live import LiveStates, open_live
+from elf.stages.model.config import ObjectiveConfig
 from elf.stages.states import Stopped
 
 CPU = torch.device("cpu")
@@ -112,15 +114,26 @@ def literally(model: T5EncoderModel, split: Split, row: int, dropped: bool) -> t
 
 @pytest.mark.parametrize("opened", [stored, live], ids=["store", "live"])
 def test_a_dropped_rows_target_never_saw_the_source(same_target: Split, opened: Opened) -> None:
+    """What training is fed with label drop 0.5, against a fresh encode of each row under either mask."""
     model = T5EncoderModel.from_pretrained(same_target.case.encoder.path / "data").eval()
-    rows = opened(same_target, True)
-    for dropped in (False, True):
-        found = read(rows, [0, 1, 2, 3], [dropped] * 4).float()
-        for row in range(4):
-            wanted = literally(model, same_target, row, dropped)
-            torch.testing.assert_close(found[row], wanted, rtol=2e-3, atol=2e-3)
-            other = literally(model, same_target, row, not dropped)
-            assert (found[row] - other).abs().max() > 0.05, "the two kinds are told apart"
+    fresh = {
+        (row, dropped): literally(model, same_target, row, dropped)
+        for row in range(4)
+        for dropped in (False, True)
+    }
+    objective = ObjectiveConfig(condition_dropout=0.5, padding="eos")
+    recipe = Recipe(opened(same_target, True), 3, 4, range(4), objective, CPU)
+    seen: list[tuple[int, bool]] = []
+    with Feed(recipe, range(8)) as feed:
+        for fed in feed:
+            for place, (row, dropped) in enumerate(
+                zip(fed.rows.tolist(), fed.draws.drop_B.tolist(), strict=True)
+            ):
+                found = fed.raw.states_BLD[place].float()
+                torch.testing.assert_close(found, fresh[row, dropped], rtol=2e-3, atol=2e-3)
+                assert (found - fresh[row, not dropped]).abs().max() > 0.05, "the two kinds are told apart"
+                seen.append((row, dropped))
+    assert set(seen) == set(fresh), "each row comes with its condition and without"
 
 
 @pytest.mark.parametrize("opened", [stored, live], ids=["store", "live"])

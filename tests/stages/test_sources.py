@@ -13,7 +13,7 @@ import torch
 from forked_worker import Server
 from toy_encoders import pairs, texts
 from toy_sources import Sources, make_split
-from toy_training import payload
+from toy_training import launch, payload
 
 from elf.cache.errors import Unwritable
 from elf.cache.layout import DType
@@ -157,6 +157,19 @@ def test_kill_9_in_a_window_changes_nothing_and_leaves_nothing(
     assert worker.run(paired.job(out, "store", settings)) == 0
     assert not list(out.glob("window-*")), "whatever the source is now"
     assert_one_run(out, stored)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("source", ["live", "rolling"])
+def test_two_processes_have_a_source_each(paired: Sources, stored: Path, tmp_path: Path, source: str) -> None:
+    """Each encodes its own rows; a window of a third process, of an earlier try, is gone too."""
+    out = tmp_path / source
+    job = paired.job(out, source, SETTINGS, processes=2, window_bytes=2 * WINDOW)
+    (out / "window-2" / "0").mkdir(parents=True)
+    launch(job, 2)
+    assert_one_run(out, stored)
+    assert not list(out.glob("window-*"))
 
 
 # The window

@@ -1,13 +1,12 @@
 """The child's side of a supervised stage: facts, failures in words, exit codes."""
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from toy_training import TRAIN, Corpus, payload, start_worker, write_job
+from toy_training import TRAIN, Corpus, launch, payload, start_worker, write_job
 
 from elf.cache.errors import Damaged
 from elf.pipeline.errors import Failed, Misconfigured
@@ -83,20 +82,6 @@ def test_a_defect_is_not_dressed_as_a_failure(job: Path) -> None:
     with pytest.raises(KeyError):
         worker.main(job)
     assert not (job.parent / "failure.json").exists()
-
-
-LAUNCH = (sys.executable, "-m", "accelerate.commands.launch", "--num_machines", "1")
-PLAIN = ("--mixed_precision", "no", "--dynamo_backend", "no")
-
-
-def launch(job: Path, processes: int) -> None:
-    """Run a job as the product launches it."""
-    many = ("--multi_gpu",) if processes > 1 else ("--cpu",)
-    port = str(20000 + os.getpid() % 20000)
-    command = (*LAUNCH, "--num_processes", str(processes), "--main_process_port", port, *PLAIN, *many)
-    process = start_worker(job, command=command, ACCELERATE_USE_CPU="true")
-    said, _ = process.communicate(timeout=280)
-    assert process.returncode == 0, said
 
 
 @pytest.mark.slow

@@ -21,6 +21,8 @@ from elf.cache.store import Artifact
 from elf.stages.rows import COUNTS, ROWS, SCHEMA, VOCABULARY, TokenRows, shard_name
 from elf.stages.vocabulary import Vocabulary
 
+LAUNCH = (sys.executable, "-m", "accelerate.commands.launch", "--num_machines", "1")
+PLAIN = ("--mixed_precision", "no", "--dynamo_backend", "no")
 TRAIN: dict[str, Any] = {
     "model": {"depth": 1, "hidden": 16, "heads": 2, "bottleneck": 4},
     "latents": {"std": "measured"},
@@ -224,6 +226,16 @@ def start_worker(job: Path, *, command: tuple[str, ...] = (), **environment: str
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
     )
+
+
+def launch(job: Path, processes: int) -> None:
+    """Run a job as the product launches it."""
+    many = ("--multi_gpu",) if processes > 1 else ("--cpu",)
+    port = str(20000 + os.getpid() % 20000)
+    command = (*LAUNCH, "--num_processes", str(processes), "--main_process_port", port, *PLAIN, *many)
+    process = start_worker(job, command=command, ACCELERATE_USE_CPU="true")
+    said, _ = process.communicate(timeout=280)
+    assert process.returncode == 0, said
 
 
 def payload(out: Path) -> dict[str, str]:
