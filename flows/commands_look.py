@@ -15,6 +15,7 @@ from elf.flows.request import RUNS, load_request
 from elf.flows.score_table import read_scores, score_notes, score_table
 from elf.flows.terminal import make_console
 from elf.pipeline.explain import Explainer, Explanation
+from elf.pipeline.forecast import read_forecast
 from elf.pipeline.runs import PAGE, RESOLVED, RunRecord, list_runs, read_run
 from elf.pipeline.wording import bytes_text, count_of, seconds_text, size_of
 
@@ -123,7 +124,7 @@ def _plain_explanation(told: Explanation) -> dict[str, Any]:
         "step": told.planned.step.name,
         "stage": told.planned.step.spec.name,
         "key": told.planned.key,
-        "state": "build" if told.found is None else "hit",
+        "state": "hit" if told.found is not None else "skip" if told.spared else "build",
         "nearest": None if told.nearest is None else told.nearest.manifest.fingerprint,
         "changes": [{"setting": each.place, "old": each.old, "new": each.new} for each in told.changes],
         "causes": [
@@ -157,6 +158,7 @@ def _plain_artifact(artifact: Artifact) -> dict[str, Any]:
         "bytes": size_of(artifact),
         "started": made.started,
         "seconds": made.seconds,
+        "planned": read_forecast(artifact.path),
         "host": made.host,
         "git": made.git,
         "dirty": made.dirty,

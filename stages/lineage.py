@@ -32,6 +32,8 @@ class Node:
     origin: str = ""
     """In words: the inputs' names, or the address of what came from outside."""
     stored: bool = True
+    folder: Path | None = None
+    """Where it lies."""
 
     @property
     def short_key(self) -> str:
@@ -57,7 +59,7 @@ def trace(inputs: Mapping[str, Artifact]) -> list[Node]:
     found: dict[str, Node] = {}
     for name, artifact in inputs.items():
         key = str(artifact.manifest.fingerprint)
-        found[key] = Node(name, key, artifact.manifest, _keys(artifact.manifest))
+        found[key] = Node(name, key, artifact.manifest, _keys(artifact.manifest), folder=artifact.path)
     waiting = [(artifact.manifest, artifact.path.parent.parent) for artifact in inputs.values()]
     while waiting:
         manifest, store = waiting.pop()
@@ -71,7 +73,8 @@ def trace(inputs: Mapping[str, Artifact]) -> list[Node]:
                 found[key] = Node(f"{role} (not in this store)", key, None)
                 continue
             name = _call(above, role) if stored else f"{_call(above, role)} (never stored)"
-            found[key] = Node(name, key, above, _keys(above), stored=stored)
+            place = _folder(store, above) if stored else None
+            found[key] = Node(name, key, above, _keys(above), stored=stored, folder=place)
             waiting.append((above, store))
     nodes = _ordered(found)
     for node in nodes:

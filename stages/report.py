@@ -18,6 +18,7 @@ from elf.stages import lineage
 from elf.stages.curves import read_curves
 from elf.stages.experiment import ReportStep
 from elf.stages.plots import Drawing, Point, draw_curve, draw_frontier
+from elf.stages.reckoning import basis, reckon
 from elf.stages.scores import METRICS, PER_TEXT, value_of
 from elf.stages.scoretable import Table, describe_settings, make_tables
 from elf.stages.texts import SAMPLES, SETTINGS, read_texts
@@ -85,6 +86,8 @@ def run(section: ReportStep, context: StageContext) -> Mapping[str, JSON]:
         gutter=lineage.GUTTER,
         row=lineage.ROW,
         dot=lineage.DOT,
+        reckoned=reckon(nodes),
+        basis=basis(nodes),
         configs=configurations(nodes),
     )
     write_atomic(context.out / PAGE, page)

@@ -9,6 +9,7 @@ import pytest
 from judging import make_context
 from run_folder import RunFolder, key_of, made_up_metrics
 
+from elf.pipeline.forecast import keep_forecast
 from elf.stages import report
 from elf.stages.config import Report
 from elf.stages.experiment import ReportStep
@@ -76,6 +77,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     )
     folder.add_texts("real", ["held-out words"], made_up_metrics(64.2, warnings=[FEW], settings=HELDOUT))
     folder.add_texts("unigram", ["of the and"], made_up_metrics(5210.8, faults=["Gen-PPL above 300"]))
+    for role, seconds in (("train", 3000.0), ("latents", 30.0)):
+        path = folder.inputs[role].path
+        (path / "aux").mkdir()
+        keep_forecast(path, {"seconds": seconds, "bytes": 5_000_000, "machine_measured": "2026-11-30"})
     return folder
 
 
@@ -121,6 +126,21 @@ def test_the_page_says_what_ran_and_what_came_out(built: Path):
     assert "of the and" not in page.text
 
 
+def test_what_was_planned_stands_beside_what_came(built: Path):
+    page = Page((built / "report.html").read_text())
+    rows = {row[0]: row[1:] for row in page.rows}
+    assert rows["train"] == ["~50 min", "1 h 01 m", "~5.00 MB", "0 B"]
+    assert rows["encode"] == ["~30 s", "1 m 35 s", "~5.00 MB", "0 B"]
+    assert rows["all of these"][:2] == ["~50 min", "1 h 03 m"]
+    assert "measured on 2026-11-30" in page.text
+
+
+def test_a_run_that_nobody_planned_has_no_such_table(tmp_path: Path):
+    page = Page(build(RunFolder(tmp_path / "store"), tmp_path / "page"))
+    assert "Planned and actual" not in page.text
+    assert "plan" not in page.ids
+
+
 def test_gen_ppl_never_stands_without_its_guards(built: Path):
     rows = Page((built / "report.html").read_text()).rows
     head, *body = rows
@@ -128,6 +148,7 @@ def test_gen_ppl_never_stands_without_its_guards(built: Path):
         "Texts", "Gen-PPL (SmolLM2-135M)", "Entropy", "Entropy, own ids", "Distinct‑1", "Distinct‑2", "Rep‑4", "Copy‑8",
         "Empty", "Dupli\xadcates", "n", "Scored tokens",
     ]  # fmt: skip
+    body = [row for row in body if len(row) == len(head)]
     assert [row[0][:4] for row in body] == ["sdeS", "flat", "real", "unig"]
     assert body[0][1].startswith("421.7±10.5 SE_seed\n±21.1 SE_item")
     assert body[0][2:] == [
