@@ -8,6 +8,7 @@ on from a checkpoint ends with the bytes of one that was not.
 import math
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -20,6 +21,7 @@ from elf.stages import checkpoint as checkpoints
 from elf.stages.config import Optim, Train
 from elf.stages.feeding import Fed, Recipe
 from elf.stages.heldout import Heldout, means
+from elf.stages.latents import LatentRows
 from elf.stages.model.config import ObjectiveConfig
 from elf.stages.model.draws import Draws
 from elf.stages.model.network import Network, build, count_parameters
@@ -129,7 +131,7 @@ def run(section: Train, context: StageContext) -> Mapping[str, JSON]:
                     raise Interrupted(f"Interrupted, and saved after step {state.step} of {length.total}.")
 
         team.meet()
-        facts = conclude(section, context, state, latents.rows, latents.length) if team.writes else {}
+        facts = conclude(section, context, state, latents) if team.writes else {}
         team.leave()
         return facts
 
@@ -190,9 +192,10 @@ def save(state: TrainingState, saver: Saver, journal: Journal, team: Team) -> No
 
 
 def conclude(
-    section: Train, context: StageContext, state: TrainingState, rows: int, length: int
+    section: Train, context: StageContext, state: TrainingState, latents: LatentRows
 ) -> dict[str, JSON]:
     """Leave only the last checkpoint; the facts of the run."""
+    rows, length = latents.rows, latents.length
     folder = context.out / CHECKPOINTS
     checkpoints.keep_only(folder, state.step)
     digests = checkpoints.prove(folder / f"step_{state.step}")
@@ -201,6 +204,7 @@ def conclude(
         "rows": rows,
         "epochs": state.step * section.batch / rows,
         "tokens": state.step * section.batch * length,
+        "scale": asdict(latents.scale),
         "parameters": count_parameters(state.network),
         "weights": {"raw": digests["model.safetensors"], "ema": digests["ema.safetensors"]},
         **summarise(context.out / METRICS),

@@ -84,6 +84,8 @@ def test_what_a_run_leaves(corpus: Corpus, tmp_path: Path) -> None:
     assert facts["steps"] == 20
     assert facts["tokens"] == 20 * 6 * 8
     assert facts["epochs"] == 120 / 23
+    said = corpus.inputs["latents"].manifest.facts  # TRAIN.latents.std is measured
+    assert facts["scale"] == {"mean": said["mean"], "std": said["std"]}
     assert facts["heldout"]["step"] == 20
     lines = list(read_metrics(tmp_path / "metrics.jsonl"))
     assert [line["step"] for line in lines if "loss" in line] == list(range(1, 21))
