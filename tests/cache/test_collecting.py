@@ -94,7 +94,7 @@ def test_what_is_reached_stays_and_the_rest_goes(nodes: list[Node]) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(graphs())
 def test_of_many_more_stores_what_is_reached_stays(nodes: list[Node]) -> None:
     check_graph(nodes)
