@@ -47,6 +47,15 @@ def test_a_wrong_setting_fails_the_run_in_one_paragraph(service: Service) -> Non
     assert service.task_states(run["id"]) == {}
 
 
+def test_what_cannot_fit_fails_before_its_first_step(service: Service, tmp_path: Path) -> None:
+    huge = {"data.train.asset.expect_bytes": 10**16}
+    run = finish(service, service.submit(store=str(tmp_path / "store"), overrides=huge))
+    assert run["state_name"] == "Failed"
+    assert "The largest is fetch-train with ~10.0 PB" in run["state"]["message"]
+    assert service.task_states(run["id"]) == {}
+    assert not (tmp_path / "store").exists()
+
+
 def test_a_failed_step_says_why_and_the_rest_shows_as_not_run(service: Service, tmp_path: Path) -> None:
     few = {"tokenize.subwords.size": 9}
     run = finish(service, service.submit(until="encode", store=str(tmp_path / "store"), overrides=few))
