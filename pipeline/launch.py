@@ -48,7 +48,7 @@ def run_child(
     for leftover in (events, facts, failure):
         leftover.unlink(missing_ok=True)
     job = context.aux / "job.json"
-    write_atomic(job, json.dumps(_job(spec, section, context, events), indent=1))
+    write_atomic(job, json.dumps(describe_job(spec, section, context, events), indent=1))
     before = log.stat().st_size if log.exists() else 0
     code = _supervised(_command(spec, context.compute, job), context, log, events, lock)
     if failure.exists():
@@ -63,19 +63,22 @@ def run_child(
     return found
 
 
-def _job(spec: StageSpec[Any], section: Section, context: StageContext, events: Path) -> dict[str, Any]:
+def describe_job(
+    spec: StageSpec[Any], section: Section, context: StageContext, events: Path
+) -> dict[str, Any]:
+    """All that a child is told, as plain data; its progress goes to the file ``events``."""
     return {
         "entry": spec.entry,
-        "section": plain_section(section),
+        "section": _plain_section(section),
         "out": str(context.out),
         "inputs": {role: str(artifact.path) for role, artifact in context.inputs.items()},
         "unbuilt": {role: _plain_unbuilt(each) for role, each in context.unbuilt.items()},
-        "compute": plain_section(context.compute),
+        "compute": _plain_section(context.compute),
         "events": str(events),
     }
 
 
-def plain_section(section: Section) -> dict[str, Any]:
+def _plain_section(section: Section) -> dict[str, Any]:
     """A section and the type it is read back as."""
     kind = type(section)
     return {"type": f"{kind.__module__}:{kind.__qualname__}", "values": section.model_dump(mode="json")}
@@ -84,8 +87,8 @@ def plain_section(section: Section) -> dict[str, Any]:
 def _plain_unbuilt(unbuilt: Unbuilt) -> dict[str, Any]:
     return {
         "manifest": json.loads(unbuilt.manifest.to_json()),
-        "section": plain_section(unbuilt.section),
-        "compute": plain_section(unbuilt.compute),
+        "section": _plain_section(unbuilt.section),
+        "compute": _plain_section(unbuilt.compute),
         "inputs": {role: str(artifact.path) for role, artifact in unbuilt.inputs.items()},
     }
 

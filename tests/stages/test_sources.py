@@ -26,6 +26,7 @@ from elf.stages.pieces import Measured
 from elf.stages.rolling import RollingStates, Wanted
 from elf.stages.training_metrics import read_metrics
 from elf.stages.training_state import TrainingState
+from elf.stages.worker import main as worker_main
 
 SETTINGS: dict[str, Any] = {
     "objective": {"condition_dropout": 0.5, "decode_noise_scale": 1.0},
@@ -137,6 +138,14 @@ def test_text_too(tmp_path: Path) -> None:
         assert_one_run(tmp_path / source, tmp_path / "store")
 
 
+def test_a_child_is_told_what_is_not_built(paired: Sources, stored: Path, tmp_path: Path) -> None:
+    settings = {**SETTINGS, "steps": 2}
+    assert worker_main(paired.job(tmp_path, "live", settings)) == 0
+    assert "The encoder runs beside each step" in (tmp_path / "aux" / "events.jsonl").read_text()
+    for one, two in zip(numbers(tmp_path)[:2], numbers(stored)[:2], strict=True):
+        assert one == pytest.approx(two, rel=1e-4)
+
+
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Server]:
     server = Server()
@@ -151,9 +160,11 @@ def test_kill_9_in_a_window_changes_nothing_and_leaves_nothing(
     out = tmp_path / "killed"
     settings = {**SETTINGS, "save_every": 2}
     job = paired.job(out, "rolling", settings, window_bytes=WINDOW)
-    for step in (1, 5):
+    left: list[Path] = []
+    for step in (0, 1, 4):
         assert worker.run(job, step=step) == -9
-        assert list(out.glob("window-0/*")), "it was killed with a window on the disk"
+        left += out.glob("window-0/*")
+    assert left, "it was killed with a window on the disk"
     assert worker.run(paired.job(out, "store", settings)) == 0
     assert not list(out.glob("window-*")), "whatever the source is now"
     assert_one_run(out, stored)

@@ -11,12 +11,13 @@ from toy_training import TRAIN, finish
 
 from elf.cache.manifest import Fingerprint, Manifest, Provenance, merkle_root
 from elf.cache.store import Artifact
-from elf.pipeline.launch import plain_section
+from elf.pipeline.launch import describe_job
 from elf.pipeline.progress import LineProgress
 from elf.pipeline.stage import StageContext, Unbuilt
 from elf.stages import encode, train
 from elf.stages.config import Encode, Train, TrainCompute
 from elf.stages.encoding import forget_encoder
+from elf.stages.experiment import TRAIN as TRAIN_STAGE
 
 NOBODY = Provenance(None, None, (), "here", "3", {}, "2026-01-01T00:00:00Z", 0.0)
 
@@ -76,7 +77,7 @@ class Sources:
 
     def context(self, out: Path, source: str, **compute: Any) -> StageContext:
         """What a training run by that source is given: no store but for ``store``."""
-        out.mkdir(exist_ok=True)
+        out.mkdir(exist_ok=True, parents=True)
         inputs, unbuilt = self.given(source)
         setup = TrainCompute.model_validate({"device": "cpu", "threads": 1, "source": source, **compute})
         return StageContext(out, inputs, setup, LineProgress(every=1e9), unbuilt)
@@ -97,10 +98,11 @@ class Sources:
         self, out: Path, source: str, settings: Mapping[str, Any] | None = None, **compute: Any
     ) -> dict[str, Any]:
         """Train in this process."""
-        section = Train.model_validate_json(
-            json.dumps({**TRAIN, "latents": self.scale(), **(settings or {})})
-        )
-        return dict(train.run(section, self.context(out, source, **compute)))
+        return dict(train.run(self.section(settings or {}), self.context(out, source, **compute)))
+
+    def section(self, settings: Mapping[str, Any]) -> Train:
+        """The toy's settings with some changed."""
+        return Train.model_validate_json(json.dumps({**TRAIN, "latents": self.scale(), **settings}))
 
     def scale(self) -> dict[str, Any]:
         """Numbers near those of the store."""
@@ -108,30 +110,9 @@ class Sources:
         return {"mean": round(float(str(facts["mean"])), 2), "std": round(float(str(facts["std"])), 1)}
 
     def job(self, out: Path, source: str, settings: Mapping[str, Any], **compute: Any) -> Path:
-        """JOB.json for the worker."""
-        (out / "aux").mkdir(parents=True, exist_ok=True)
-        inputs, unbuilt = self.given(source)
-        values = {"device": "cpu", "threads": 1, "source": source, **compute}
-        job = {
-            "entry": "elf.stages.train:run",
-            "section": {
-                "type": "elf.stages.config:Train",
-                "values": {**TRAIN, "latents": self.scale(), **settings},
-            },
-            "out": str(out),
-            "inputs": {role: str(artifact.path) for role, artifact in inputs.items()},
-            "unbuilt": {
-                role: {
-                    "manifest": json.loads(each.manifest.to_json()),
-                    "section": plain_section(each.section),
-                    "compute": plain_section(each.compute),
-                    "inputs": {name: str(artifact.path) for name, artifact in each.inputs.items()},
-                }
-                for role, each in unbuilt.items()
-            },
-            "compute": {"type": "elf.stages.config:TrainCompute", "values": values},
-            "events": str(out / "aux" / "events.jsonl"),
-        }
-        path = out / "aux" / "job.json"
+        """JOB.json for the worker, as the engine writes it."""
+        context = self.context(out, source, **compute)
+        job = describe_job(TRAIN_STAGE, self.section(settings), context, context.aux / "events.jsonl")
+        path = context.aux / "job.json"
         path.write_text(json.dumps(job))
         return path
