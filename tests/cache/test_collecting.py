@@ -87,7 +87,7 @@ def reached(nodes: list[Node]) -> set[int]:
     return kept
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(graphs())
 def test_what_is_reached_stays_and_the_rest_goes(nodes: list[Node]) -> None:
     check_graph(nodes)

@@ -35,9 +35,7 @@ def stored_numbers(artifact: Artifact, name: ViewName) -> np.ndarray:
     return raw.astype(np.float64)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "paired"), [("float16", False), ("float16", True), ("bfloat16", True), ("float32", False)]
-)
+@pytest.mark.parametrize(("dtype", "paired"), [("float16", False), ("bfloat16", True)])
 def test_every_channel_is_that_of_the_stored_numbers(tmp_path: Path, dtype: str, paired: bool) -> None:
     artifact = make_encoded(tmp_path, paired=paired, dtype=dtype)
     found = measured(artifact)
@@ -63,9 +61,16 @@ def check_channels(channels, numbers: np.ndarray) -> None:
     assert [each.high for each in channels] == numbers.max(axis=0).tolist()
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return make_encoded(tmp_path_factory.mktemp("made"), dtype="float32")
+
+
 @pytest.fixture
-def artifact(tmp_path: Path) -> Artifact:
-    return make_encoded(tmp_path)
+def artifact(made: Artifact, tmp_path: Path) -> Artifact:
+    """A copy to spoil."""
+    shutil.copytree(made.path.parent.parent, tmp_path / "store")
+    return find(tmp_path / "store", made.manifest.fingerprint)
 
 
 def test_training_divides_by_what_is_measured(artifact: Artifact) -> None:
