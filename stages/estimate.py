@@ -48,15 +48,15 @@ LETTERS = 4.5
 """Bytes of text in a token, for a corpus of which only the size is known."""
 OVERHEAD = {
     "fetch": 1,
-    "tokenizer": 2,
+    "tokenizer": 3,
     "tokenize": 1,
-    "pretrain": 5,
-    "encode": 2,
+    "pretrain": 7,
+    "encode": 1,
     "train": 10,
     "weights": 5,
-    "sample": 1,
-    "control": 0.2,
-    "evaluate": 0.5,
+    "sample": 0.5,
+    "control": 0.1,
+    "evaluate": 0.3,
     "report": 3,
 }
 """Seconds a step takes whatever its size, on the reference: imports, child processes, loading weights."""

@@ -101,7 +101,7 @@ def test_a_slow_disk_makes_encoding_wait() -> None:
     disk = DiskSpeed(write=1e6, read=1e6, measured="2026-11-30")
     slow = estimates("quickstart", machine=replace(TWO_CORES, disk=disk))["encode"]
     assert slow.bytes is not None
-    assert slow.seconds == pytest.approx(slow.bytes / 1e6 + 2)
+    assert slow.seconds == pytest.approx(slow.bytes / 1e6 + 1)
 
 
 def test_bytes_are_sure_once_the_rows_are_there(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_an_encoder_that_is_here_says_what_it_is(tmp_path: Path) -> None:
     assert made["encode"].bytes == 6075 * (32 * 384 * 2 + 16)
     position = 4 * (2 * (4 * 384**2 + 2 * 384 * 1536) + 4 * 32 * 384)
     work = Work(6075 * 32 * position, 384, narrow=40)
-    assert made["encode"].seconds == pytest.approx(TWO_CORES.seconds(work, Compute()) + 2)
+    assert made["encode"].seconds == pytest.approx(TWO_CORES.seconds(work, Compute()) + 1)
 
 
 def test_pairs_store_their_condition_once_and_their_target_twice() -> None:
