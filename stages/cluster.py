@@ -61,6 +61,7 @@ def local_workers(workers: int, threads: int, scratch: Path) -> Generator[Client
     make_folder(scratch)
     with ExitStack() as stack:
         stack.callback(remove_tree, scratch)
+        stack.enter_context(_quiet())
         stack.enter_context(dask.config.set(settings))  # pyright: ignore[reportPrivateImportUsage]
         with _without_interrupts(), _starting():
             cluster = LocalCluster(
@@ -89,6 +90,18 @@ def _without_interrupts() -> Generator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _quiet() -> Generator[None]:
+    """Dask's own lines go nowhere, where somebody gave the root logger a handler (Prefect does) as well."""
+    logger = logging.getLogger("distributed")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 @contextmanager
@@ -158,7 +171,7 @@ def _wait_a_little(waiting: set[Future], done: "_Counts") -> set[Future]:
             "tuple[set[Future], set[Future]]", wait(waiting, timeout=_EVERY, return_when="FIRST_COMPLETED")
         )
     except TimeoutError:
-        pass
+        stack.enter_context(_quiet())
     done.tell()
     for future in settled:
         _result(future)

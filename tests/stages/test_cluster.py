@@ -127,6 +127,39 @@ def test_a_worker_killed_while_it_encodes_changes_nothing(case: Case, client: Cl
     assert tree(case.folder / "killed") == tree(case.folder / "unharmed")
 
 
+LOGGING = """
+from prefect.logging.configuration import setup_logging
+setup_logging()
+
+import sys, tempfile
+from pathlib import Path
+import toy_parts
+from elf.stages.cluster import do_parts, local_workers
+
+if __name__ == "__main__":
+    out = Path(sys.argv[1])
+    with local_workers(1, 1, out / "scratch") as client:
+        do_parts(client, toy_parts.write, out, ["one"], lambda amount: None)
+"""
+
+
+@pytest.mark.slow
+def test_dask_says_nothing_to_a_log_that_takes_everything(tmp_path: Path) -> None:
+    script = tmp_path / "logging_first.py"
+    script.write_text(LOGGING)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "one").exists()
+    assert "distributed" not in done.stdout + done.stderr
+
+
 def test_a_scheduler_that_goes_away_is_told(tmp_path: Path) -> None:
     """Its process is killed while it works."""
     command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0"]
