@@ -86,7 +86,7 @@ def _speed(machine: Machine) -> str:
     """What the times rest on."""
     core, together = (f"{machine.rate(threads, 1024) / 1e9:.3g}" for threads in (1, machine.cores))
     parts = [f"{core} GFLOP/s a core" + (f", {together} together" if machine.cores > 1 else "")]
-    if machine.gpus:
+    if machine.accelerated:
         best = max(machine.speed.gpu["bfloat16"].values())
         parts.append(f"{best / 1e12:.3g} TFLOP/s a GPU in bfloat16")
     if machine.disk is not None:
@@ -100,7 +100,7 @@ def _speed(machine: Machine) -> str:
 def _slow(priced: Priced) -> Iterator[tuple[str, str | None]]:
     """A warning where training in bfloat16 is the slower way."""
     machine, train = priced.machine, priced.request.experiment.train
-    if priced.break_even is None or train.precision != "bf16" or machine.gpus:
+    if priced.break_even is None or train.precision != "bf16" or machine.accelerated:
         return
     times = machine.rate(machine.cores, 1024) / machine.rate(machine.cores, 1024, "bfloat16")
     if times > 1.2:

@@ -64,7 +64,7 @@ def _plain_machine(machine: Machine) -> dict[str, Any]:
         "factor": machine.factor,
         "core": machine.rate(1, 1024),
         "all_cores": machine.rate(machine.cores, 1024),
-        "gpu": machine.speed.gpu if machine.gpus else None,
+        "gpu": machine.speed.gpu if machine.accelerated else None,
         "disk_write": None if disk is None else disk.write,
         "disk_read": None if disk is None else disk.read,
     }

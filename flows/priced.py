@@ -66,11 +66,7 @@ def price_plan(request: Request, remote: Elsewhere, *, probe: bool) -> Priced:
     estimates = work.walk(request.plan, lambda planned: seen[planned.step.name].found)
     rows = tuple(Row(each, seen[each.planned.step.name].state) for each in estimates)
     coming = [replace(row.estimate, found=None) for row in rows if row.state in ("build", "remote")]
-    room = measure_room(
-        coming,
-        free_bytes(request.store.root),
-        lambda planned: request.store.begun(planned.step.spec.name, planned.key),
-    )
+    room = measure_room(coming, free_bytes(request.store.root), request.begun)
     trains = [each.planned for each, state in rows if each.planned.step.spec is TRAIN and state == "build"]
     return Priced(request, rows, room, machine, weigh(work, trains[0]) if trains else None)
 

@@ -11,7 +11,7 @@ from elf.flows.request import Request
 from elf.pipeline.plan import Plan, Planned
 from elf.pipeline.sharing import Elsewhere
 from elf.stages.disk import known_disk
-from elf.stages.estimate import estimate_plan
+from elf.stages.estimate import Estimator
 from elf.stages.machine import this_machine
 from elf.stages.room import measure_room, refuse_what_cannot_fit
 from elf.stages.totals import Estimate
@@ -44,18 +44,16 @@ def price(
     if all(find(request.plan[name]) is not None and name not in forced for name in steps) and not brought:
         return request
     machine = replace(this_machine(), disk=known_disk(request.store.root))
-    estimates = {
-        each.planned.step.name: each
-        for each in estimate_plan(request.plan, request.experiment, find, machine)
-    }
+    work = Estimator(request.experiment, machine)
+    estimates = {each.planned.step.name: each for each in work.walk(request.plan, find)}
     builds = [estimates[name] for name in steps if estimates[name].found is None or name in forced]
     pulled = [replace(estimates[name], found=None) for name in steps if name in brought]
-    begun = lambda planned: request.store.begun(planned.step.spec.name, planned.key)  # noqa: E731
-    room = measure_room([*pulled, *builds], free_bytes(request.store.root), begun)
+    room = measure_room([*pulled, *builds], free_bytes(request.store.root), request.begun)
     told = refuse_what_cannot_fit(room, request.store.root)
     if told is not None:
         warn(told)
-    forecasts = {each.planned.step.name: _forecast(each, machine.speed.measured) for each in builds}
+    day = machine.speed.measured
+    forecasts = {each.planned.step.name: _forecast(work.fresh(each.planned), day) for each in builds}
     plan = Plan(replace(each.step, forecast=forecasts.get(each.step.name, {})) for each in request.plan)
     return replace(request, plan=plan)
 

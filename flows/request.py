@@ -28,6 +28,10 @@ class Request:
     store: Store
     source: Choice | None = None
 
+    def begun(self, planned: Planned) -> int:
+        """Bytes that an earlier try of a step left half-built."""
+        return self.store.begun(planned.step.spec.name, planned.key)
+
     def trains(self, steps: Collection[str]) -> bool:
         """Whether one of ``steps`` is a training run that is not finished."""
         return any(

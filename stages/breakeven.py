@@ -10,8 +10,8 @@ from math import ceil, inf
 from elf.cache.manifest import JSON
 from elf.pipeline.plan import Planned
 from elf.pipeline.wording import about_seconds, bytes_text
-from elf.stages.config import Encode, Train
-from elf.stages.estimate import OVERHEAD, Estimator
+from elf.stages.config import Train
+from elf.stages.estimate import Estimator
 
 CACHED = 0.5
 """Share of the memory that a store may take and still be read from there, epoch after epoch."""
@@ -92,20 +92,17 @@ def weigh(work: Estimator, train: Planned) -> BreakEven | None:
     section, encode = train.step.section, work.known[train.step.inputs["latents"]]
     assert isinstance(section, Train)
     rows, steps, training = encode.rows, work.steps(train), work.training_seconds(train)
-    settings = encode.planned.step.section
-    assert isinstance(settings, Encode)
-    once = work.encode(encode.planned, settings)
+    once = work.fresh(encode.planned)
     if not rows or not steps or training is None or once.seconds is None or once.bytes is None:
         return None
     live = work.live_seconds(train, rows)
     if live is None:
         return None
-    once_seconds = once.seconds + OVERHEAD["encode"] / work.machine.pace
-    epochs, size = steps * section.batch / rows, encode.bytes or int(once.bytes)
+    epochs, size = steps * section.batch / rows, encode.bytes or once.bytes
     stall, disk = 0.0, work.machine.disk
     if disk is not None and size > CACHED * work.machine.memory:
         stall = max(0.0, size / disk.read - training / epochs)
-    return BreakEven(once_seconds, live, stall, training / epochs, size, epochs)
+    return BreakEven(once.seconds, live, stall, training / epochs, size, epochs)
 
 
 def _figure(number: float) -> str:

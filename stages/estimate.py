@@ -12,6 +12,7 @@ from elf.cache.store import Artifact
 from elf.pipeline.plan import Plan, Planned
 from elf.pipeline.stage import Compute
 from elf.pipeline.wording import rows_of, size_of
+from elf.stages.compute import TrainCompute
 from elf.stages.config import (
     Control,
     Encode,
@@ -20,7 +21,6 @@ from elf.stages.config import (
     Pretrain,
     Sample,
     Train,
-    TrainCompute,
 )
 from elf.stages.experiment import TokenizeStep
 from elf.stages.hints import expected_size, vocabulary_of, width_of
@@ -101,24 +101,28 @@ class Estimator:
         return tuple(self.add(planned, find(planned)) for planned in plan)
 
     def add(self, planned: Planned, found: Artifact | None) -> Estimate:
-        if found is not None:
+        if found is None:
+            made = self.fresh(planned)
+        else:
             rows = rows_of(found)
             made = Estimate(planned, found, rows, self.tokens_in(found, rows), size_of(found), 0.0, sure=True)
-        else:
-            cost = self.cost(planned)
-            least = OVERHEAD[planned.step.spec.name] / self.machine.pace
-            made = Estimate(
-                planned,
-                None,
-                cost.rows,
-                _whole(cost.tokens),
-                _whole(cost.bytes),
-                None if cost.seconds is None else cost.seconds + least,
-                sure=cost.sure,
-                scratch=int(cost.scratch),
-            )
         self.known[planned.step.name] = made
         return made
+
+    def fresh(self, planned: Planned) -> Estimate:
+        """A step whose inputs were walked over, as if it were not there."""
+        cost = self.cost(planned)
+        least = OVERHEAD[planned.step.spec.name] / self.machine.pace
+        return Estimate(
+            planned,
+            None,
+            cost.rows,
+            _whole(cost.tokens),
+            _whole(cost.bytes),
+            None if cost.seconds is None else cost.seconds + least,
+            sure=cost.sure,
+            scratch=int(cost.scratch),
+        )
 
     def tokens_in(self, found: Artifact, rows: int | None) -> int | None:
         """As many as its stage counted, of rows those that are in them, else whole rows."""

@@ -109,10 +109,15 @@ class Machine:
     @property
     def factor(self) -> int:
         """How far times may be off: on a CPU that was measured, runs took 0.6 to 1.6 times what was said."""
-        return 4 if self.gpus else 2 if self.speed.measured else 3
+        return 4 if self.accelerated else 2 if self.speed.measured else 3
+
+    @property
+    def accelerated(self) -> bool:
+        """Whether there is a GPU that torch can use."""
+        return self.gpus > 0 and bool(self.speed.gpu)
 
     def uses_gpu(self, compute: Compute) -> bool:
-        return self.gpus > 0 and compute.device != "cpu"
+        return self.accelerated and compute.device != "cpu"
 
     def seconds(self, work: Work, compute: Compute, *, processes: int = 1) -> float:
         """For a stage of so many processes with these settings; GPUs launch operations while they compute."""

@@ -129,6 +129,22 @@ def test_free_bytes_decide(
     assert planned["seconds"] == pytest.approx(1.0, rel=0.5)
 
 
+def test_what_is_built_again_needs_room_beside_the_old_and_has_a_plan(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The fetched text is 488,185 bytes, and that is known by now."""
+    until = ("run", "tiny", "--until", "fetch", "--force", "fetch")
+    assert in_process(monkeypatch, capsys, tmp_path, *until)[0] == 0
+    monkeypatch.setattr("elf.flows.pricing.free_bytes", lambda _: 480_000)
+    assert in_process(monkeypatch, capsys, tmp_path, *until)[0] == 1
+    monkeypatch.setattr("elf.flows.pricing.free_bytes", lambda _: 500_000)
+    code, out, err = in_process(monkeypatch, capsys, tmp_path, *until)
+    assert (code, err.count("may not fit")) == (0, 0)
+    assert "identical" in out
+    planned = json.loads(next(tmp_path.glob("store/fetch/*/aux/planned.json")).read_text())
+    assert planned["seconds"] > 0.1
+
+
 def test_rows_that_are_there_make_the_need_sure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -148,6 +148,12 @@ def test_gpus_share_the_work_and_launch_beside_it() -> None:
     assert machine.seconds(work, Compute(device="cpu")) > 100
 
 
+def test_a_gpu_that_torch_cannot_use_is_none() -> None:
+    machine = on(gpus=1, gpu={})
+    assert machine.seconds(Work(4e9, 1024), COMPUTE) == pytest.approx(0.5)
+    assert machine.factor == 3
+
+
 def test_a_machine_says_what_it_is() -> None:
     assert this_machine().cores >= 1
     assert this_machine().memory > 10**8
