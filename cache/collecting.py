@@ -98,7 +98,13 @@ def all_folders(root: Path, runs: Sequence[Path]) -> tuple[RunsFolder, ...]:
     known = known_folders(root)
     paths = {each.path for each in known if each.seen}
     more = [path.absolute() for path in runs if path.is_dir() and path.absolute() not in paths]
-    return (*known, *(RunsFolder(path, "", "", links_in(path), True) for path in more))
+    try:
+        return (*known, *(RunsFolder(path, "", "", links_in(path), True) for path in more))
+    except OSError as error:
+        raise CacheError(
+            f"The runs in {', '.join(map(str, more))} cannot be read ({error}), so it is not known what they reach; "
+            "nothing more is removed. Run the same command again once they can."
+        ) from error
 
 
 def measure(path: Path) -> int:

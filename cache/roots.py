@@ -26,7 +26,8 @@ RUNS_ID = ".runs-id"
 
 @dataclass(frozen=True, slots=True)
 class RunsFolder:
-    """`reached` by the link's name, `<experiment>/<step>`; `seen` says that the links were read, not remembered."""
+    """`reached` by the link's name, `<experiment>/<step>`. `seen` says that the links were read, at `path`, and not
+    remembered."""
 
     path: Path
     host: str
@@ -131,10 +132,10 @@ def _look(root: Path, record: Path) -> RunsFolder:
             f"{record} is damaged ({error}): it said what a folder of runs reaches, and nothing is collected while "
             "that is not known. Run any experiment in that folder again, or delete the file if the folder is gone."
         ) from error
-    for place in (path, root / relative):
+    for place in (path, Path(os.path.normpath(root / relative))):
         if _id_of(place) == record.stem:
             with suppress(OSError):
-                return RunsFolder(path, host, when, links_in(place), True, record)
+                return RunsFolder(place, host, when, links_in(place), True, record)
     return RunsFolder(path, host, when, reached, False, record)
 
 

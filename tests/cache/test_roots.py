@@ -84,7 +84,9 @@ def test_runs_moved_together_with_their_store_are_seen(store: Store, tmp_path: P
     kept, gone = run(store, tmp_path / "host" / "runs"), run(store, tmp_path / "host" / "runs", "old/encode")
     (tmp_path / "host").rename(tmp_path / "moved")
     moved = Store(tmp_path / "moved" / "store")
-    assert [folder.seen for folder in known_folders(moved.root)] == [True]
+    assert [(each.path, each.seen) for each in known_folders(moved.root)] == [
+        (tmp_path / "moved" / "runs", True)
+    ]
     shutil.rmtree(tmp_path / "moved" / "runs" / "old")
     assert left(moved) == {kept} != {kept, gone}
 
