@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from elf.pipeline.section import LINKED, RUNTIME, Section
-from elf.pipeline.stage import Compute
+from elf.stages.compute import ComputeByStage
 
 Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -341,34 +341,6 @@ class Report(Section):
     """A sentence printed under the title: what this run can and cannot show."""
     samples: Positive = 8
     """Texts shown per setting."""
-
-
-class TrainCompute(Compute):
-    """How training is run, and where its rows come from: every source gives the same rows in the same order."""
-
-    source: Annotated[Literal["auto", "store", "rolling", "live"], RUNTIME] = "auto"
-    """``store``: encode once, read what is stored. ``live``: the frozen encoder runs beside each step, no disk.
-    ``rolling``: it runs ahead and keeps a window on the disk. ``auto``: a store that is there or fits, else rolling."""
-    window_bytes: Annotated[int, RUNTIME, Field(ge=1)] = 8 * 2**30
-    """Disk that ``rolling`` takes at most, over all processes."""
-    reader: Annotated[Literal["map", "pread"], RUNTIME] = "map"
-    """How a store is read: through memory maps, or by reads (network file systems: an I/O error under a map kills)."""
-
-
-class ComputeByStage(Section):
-    """Runtime settings of each stage; nothing here is part of any key."""
-
-    fetch: Compute = Compute()
-    tokenizer: Compute = Compute()
-    tokenize: Compute = Compute()
-    pretrain: Compute = Compute()
-    encode: Compute = Compute()
-    train: TrainCompute = TrainCompute()
-    weights: Compute = Compute()
-    sample: Compute = Compute()
-    control: Compute = Compute()
-    evaluate: Compute = Compute()
-    report: Compute = Compute()
 
 
 class Experiment(Section):

@@ -16,7 +16,8 @@ from elf.pipeline.errors import Misconfigured
 from elf.pipeline.plan import Plan, Planned, Tie
 from elf.pipeline.stage import Compute, StageContext
 from elf.pipeline.wording import about, bytes_text
-from elf.stages.config import Experiment, Train, TrainCompute
+from elf.stages.compute import TrainCompute
+from elf.stages.config import Experiment, Train
 from elf.stages.estimate import estimate_plan
 from elf.stages.experiment import TRAIN
 from elf.stages.machine import this_machine

@@ -12,7 +12,8 @@ from elf.pipeline.config import load_experiment
 from elf.pipeline.errors import Misconfigured
 from elf.pipeline.plan import Plan, Planned, Tie
 from elf.stages import sources
-from elf.stages.config import Experiment, TrainCompute
+from elf.stages.compute import TrainCompute
+from elf.stages.config import Experiment
 from elf.stages.experiment import plan_experiment
 from elf.stages.machine import Machine, reference
 from elf.stages.sources import Choice, settle

@@ -15,7 +15,8 @@ from elf.pipeline.launch import describe_job
 from elf.pipeline.progress import LineProgress
 from elf.pipeline.stage import StageContext, Unbuilt
 from elf.stages import encode, train
-from elf.stages.config import Encode, Train, TrainCompute
+from elf.stages.compute import TrainCompute
+from elf.stages.config import Encode, Train
 from elf.stages.encoding import forget_encoder
 from elf.stages.experiment import TRAIN as TRAIN_STAGE
 

@@ -207,7 +207,7 @@ def write_job(
         "inputs": {role: str(artifact.path) for role, artifact in corpus.inputs.items()},
         "unbuilt": {},
         "compute": {
-            "type": "elf.stages.config:TrainCompute",
+            "type": "elf.stages.compute:TrainCompute",
             "values": {"device": "cpu", "threads": 1, **(compute or {})},
         },
         "events": str(out / "aux" / "events.jsonl"),
