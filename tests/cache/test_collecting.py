@@ -1,13 +1,15 @@
 """What nothing reaches goes and nothing else does, whoever reads, builds, pins, links or kills meanwhile."""
 
 import itertools
+import json
+import os
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pytest
@@ -18,10 +20,11 @@ from stored import DAY, describe, finished, half_build, key_of, link, listing, p
 from elf.cache.collecting import survey
 from elf.cache.collector import collecting
 from elf.cache.errors import Damaged, StoreBusy
+from elf.cache.lease import TTL, Holder
 from elf.cache.manifest import Manifest
 from elf.cache.pins import pin
 from elf.cache.store import Store
-from elf.cache.uses import Place
+from elf.cache.uses import Place, users
 
 WEEK = 7 * DAY
 MEMORY = Path("/dev/shm")
@@ -238,6 +241,49 @@ def test_what_another_process_reads_stays_until_it_is_done(store: Store) -> None
         reader.kill()
     chain(store)
     assert collect(store) == [None, None]  # a reader that is dead reads nothing
+
+
+@pytest.mark.parametrize(("age", "stays"), [(0.0, True), (2 * TTL, False)])
+def test_what_another_host_reads_stays_for_as_long_as_its_heart_beats(
+    store: Store, age: float, stays: bool
+) -> None:
+    first, second = chain(store)
+    holder = Holder(
+        "elsewhere", "another boot", "pid:[1]", 1, 1, "token", ("elf", "run"), ("/".join(second),)
+    )
+    lease = store.root / ".holds" / "theirs.lease"
+    lease.parent.mkdir()
+    lease.write_text(json.dumps(asdict(holder)))
+    then = time.time() - age
+    os.utime(lease, (then, then))
+    assert collect(store) == ([] if stays else [None, None])
+    assert finished(store.root) == ({first, second} if stays else set())
+    assert lease.exists() is stays
+
+
+def test_a_reader_waits_while_a_collector_judges_what_it_wants(store: Store) -> None:
+    second = chain(store)[1]
+    doomed = store.root / ".collecting" / "doomed"
+    reading, read = threading.Event(), threading.Event()
+
+    def reads() -> None:
+        reading.set()
+        with Store(store.root).using([second]):
+            read.set()
+
+    reader = threading.Thread(target=reads)
+    with collecting(store, grace=WEEK):
+        doomed.write_text("/".join(second))
+        reader.start()
+        assert reading.wait(60)
+        assert not read.wait(0.2)
+        assert any("/".join(second) in holder.uses for holder in users(store.root))
+        doomed.unlink()
+        assert read.wait(60)
+    reader.join()
+    doomed.write_text("/".join(second))  # of a collector that was killed
+    with store.using([second]):
+        pass
 
 
 @pytest.mark.slow
