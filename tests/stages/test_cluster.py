@@ -128,15 +128,14 @@ def test_a_worker_killed_while_it_encodes_changes_nothing(case: Case, client: Cl
 
 
 LOGGING = """
-from prefect.logging.configuration import setup_logging
-setup_logging()
-
-import sys, tempfile
+import sys
 from pathlib import Path
-import toy_parts
-from elf.stages.cluster import do_parts, local_workers
 
 if __name__ == "__main__":
+    from prefect.logging.configuration import setup_logging
+    setup_logging()  # before Dask is imported, as in a flow
+    import toy_parts
+    from elf.stages.cluster import do_parts, local_workers
     out = Path(sys.argv[1])
     with local_workers(1, 1, out / "scratch") as client:
         do_parts(client, toy_parts.write, out, ["one"], lambda amount: None)
