@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elf.pipeline.wording import about_seconds, bytes_text, count_of, seconds_text
+from elf.pipeline.wording import about_seconds, amount_text, bytes_text, count_of, seconds_text
 
 
 @pytest.mark.parametrize(
@@ -61,3 +61,21 @@ def test_seconds_never_take_more_than_a_table_cell(seconds: float) -> None:
 
 def test_plurals() -> None:
     assert (count_of(1, "step"), count_of(1200, "step")) == ("1 step", "1,200 steps")
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (None, "–"),
+        (99_999, "99,999"),
+        (100_000, "100 k"),
+        (999_499, "999 k"),
+        (999_500, "1.00 M"),
+        (8_819_296, "8.82 M"),
+        (9_030_959_104, "9.03 G"),
+        (45_154_828_288, "45.2 G"),
+        (10**18, "1000 P"),
+    ],
+)
+def test_amounts(count: int | None, text: str) -> None:
+    assert amount_text(count) == text
