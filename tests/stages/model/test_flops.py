@@ -1,5 +1,7 @@
 """The count on paper against torch's count of what ran."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -78,7 +80,7 @@ def test_published_order() -> None:
     [({}, 3.0), ({"guidance_tokens": 0}, 3.0), ({"guidance_tokens": 0}, 1.0)],
     ids=["guided", "two variants", "one"],
 )
-def test_sampling(shape: dict[str, int], guidance: float) -> None:
+def test_sampling(shape: dict[str, Any], guidance: float) -> None:
     network = tiny_network(hidden=64, **shape).float()
     config = SamplerConfig(steps=3, guidance=guidance, self_condition_guidance=guidance)
     length, width = SHAPE["length"], SHAPE["width"]
@@ -103,7 +105,7 @@ def test_guidance_on_the_condition_runs_the_network_twice() -> None:
 @pytest.mark.parametrize(
     "shape", [{}, {"bottleneck": None}, {"conditioning": "adaln"}, {"decoder": "separate"}], ids=str
 )
-def test_matrices_are_the_networks(shape: dict[str, str | None]) -> None:
+def test_matrices_are_the_networks(shape: dict[str, Any]) -> None:
     network = tiny_network(**shape)
     there = sorted(tuple(each.shape) for each in network.parameters() if each.ndim == 2)
     assert sorted(matrices(network.config)) == there
