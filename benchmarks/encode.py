@@ -32,7 +32,7 @@ from tokens import make_tokens
 from toy_training import finish as finish_artifact
 
 SMALL = {"vocab_size": 32128, "d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6, "num_heads": 8}
-ROWS, LENGTH = 256, 128
+ROWS, LENGTH = 192, 128
 LONG = 1024
 BATCH_TOKENS = 4096
 HALF = ("avx512_bf16", "amx_bf16")
