@@ -75,11 +75,11 @@ def _sums(priced: Priced) -> Iterator[tuple[str, str | None]]:
     else:
         refused = "; `elf run` does not start" if room.least > room.usable else ""
         yield f"{words}: {bytes_text(room.expected - room.usable)} too little{refused}.", "bold red"
-    if priced.request.source is not None and priced.request.trains(priced.request.plan.names()):
-        yield str(priced.request.source), None
     if priced.break_even is not None:
         for line in priced.break_even.lines():
             yield line, None
+    if priced.request.source is not None and priced.request.trains(priced.request.plan.names()):
+        yield str(priced.request.source), None
 
 
 def _speed(machine: Machine) -> str:
@@ -92,8 +92,8 @@ def _speed(machine: Machine) -> str:
     if machine.disk is not None:
         write, read = bytes_text(machine.disk.write), bytes_text(machine.disk.read)
         parts.append(f"disk writes {write}/s, reads {read}/s")
-    day = machine.speed.measured
-    when = f"measured {day}; --probe measures anew" if day else "of the reference, not measured here"
+    day, busy = machine.speed.measured, " on a busy machine" if machine.speed.busy else ""
+    when = f"measured {day}{busy}; --probe measures anew" if day else "of the reference, not measured here"
     return f"Speed: {', '.join(parts)} ({when})."
 
 

@@ -61,6 +61,7 @@ def _plain_machine(machine: Machine) -> dict[str, Any]:
         "cores": machine.cores,
         "gpus": machine.gpus,
         "measured": machine.speed.measured or None,
+        "measured_while_busy": machine.speed.busy,
         "factor": machine.factor,
         "core": machine.rate(1, 1024),
         "all_cores": machine.rate(machine.cores, 1024),

@@ -17,7 +17,7 @@ import torch
 from elf.stages.machine import Speed
 from elf.stages.memory import cores, keep_freed_memory
 
-SHAPES = {64: 1024, 256: 256, 1024: 64}
+SHAPES = {64: 1024, 256: 256, 1024: 128}
 """Width of a product and its positions: a few milliseconds at most."""
 GPU_SHAPES = {256: 32768, 1024: 32768, 4096: 8192}
 BUDGET = 0.12
