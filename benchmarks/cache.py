@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import zarr
@@ -203,7 +204,7 @@ def against_datasets(case: Case, folder: Path) -> float:
             yield pa.record_batch({"x": pa.FixedSizeListArray.from_arrays(pa.array(flat), size)})
 
     Dataset(pa.Table.from_batches(tables())).save_to_disk(str(folder / "datasets"))
-    peer = load_from_disk(str(folder / "datasets")).with_format("numpy", dtype=np.float16)
+    peer: Any = load_from_disk(str(folder / "datasets")).with_format("numpy", dtype=np.float16)
     batches, out = case.batches(8), case.buffer()
     first = peer[batches[0].tolist()]["x"].reshape(out.shape)
     stored.gather(batches[0], out)

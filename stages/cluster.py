@@ -171,7 +171,7 @@ def _wait_a_little(waiting: set[Future], done: "_Counts") -> set[Future]:
             "tuple[set[Future], set[Future]]", wait(waiting, timeout=_EVERY, return_when="FIRST_COMPLETED")
         )
     except TimeoutError:
-        stack.enter_context(_quiet())
+        pass
     done.tell()
     for future in settled:
         _result(future)

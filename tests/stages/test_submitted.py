@@ -1,6 +1,7 @@
 """Anybody's texts: every line in its place, references by id, and nothing left out without a word."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ def lines(folder: Path, name: str, *texts: str) -> Path:
     return path
 
 
-def records(folder: Path, name: str, *found: dict[str, object]) -> Path:
+def records(folder: Path, name: str, *found: Mapping[str, object]) -> Path:
     return lines(folder, name, *map(json.dumps, found))
 
 

@@ -18,8 +18,8 @@ from forking import Forking
 
 from elf.stages import train, worker
 from elf.stages.feeding import Fed
-from elf.stages.model.objective import Loss
 from elf.stages.model.optim import Muon
+from elf.stages.pieces import Measured
 from elf.stages.training_state import TrainingState
 
 
@@ -63,7 +63,7 @@ def arm(folder: Path, kill: dict[str, int]) -> None:
     TrainingState.advance = interrupted
     gate = train.gate
 
-    def noted(what: str, value: float, fed: Fed, local: Loss, places: range) -> None:
+    def noted(what: str, value: float, fed: Fed, measured: Measured, places: range) -> None:
         if what == "loss":
             line = {
                 "step": fed.step,
@@ -72,7 +72,7 @@ def arm(folder: Path, kill: dict[str, int]) -> None:
             }
             with (folder / "aux" / "fed.jsonl").open("a") as file:
                 file.write(json.dumps(line) + "\n")
-        gate(what, value, fed, local, places)
+        gate(what, value, fed, measured, places)
 
     train.gate = noted
 
