@@ -136,8 +136,6 @@ def _read_artifacts(store: Store) -> tuple[dict[Place, Manifest | None], dict[Pl
     faults: dict[Place, Damaged] = {}
     for folder in sorted(store.root.glob("[a-z]*/*")):
         place = folder.parent.name, Fingerprint(folder.name)
-        if folder.is_symlink() or folder.parent.is_symlink():
-            continue  # what it leads to is not the store's to remove
         try:
             check_name(*place)
         except CacheError:
@@ -145,7 +143,9 @@ def _read_artifacts(store: Store) -> tuple[dict[Place, Manifest | None], dict[Pl
         try:
             artifact = store.find(*place)
         except Damaged as fault:
-            found[place], faults[place] = None, fault
+            faults[place] = fault
+            if not (folder.is_symlink() or folder.parent.is_symlink()):  # that is not ours to remove
+                found[place] = None
         else:
             if artifact is not None:
                 found[place] = artifact.manifest

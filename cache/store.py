@@ -79,6 +79,8 @@ class Store:
             if path.is_dir() and any(path.iterdir()):
                 raise Damaged(f"{path} holds files but no {MANIFEST}: {_cure(path, stage)}") from None
             return None
+        except NotADirectoryError:
+            raise Damaged(f"{path} is or lies below a file, not a folder. {_cure(path, stage)}") from None
         try:
             manifest = Manifest.from_json(text)
         except Damaged as fault:
@@ -250,8 +252,10 @@ class Store:
         """Nothing of `uses` is being collected from here on, and its last use is when this ends."""
         await_collector(self.root, uses, ttl=self._ttl)
         note_uses(self.root, uses)
-        yield
-        note_uses(self.root, uses)
+        try:
+            yield
+        finally:  # a build that failed is gone on with
+            note_uses(self.root, uses)
 
     @contextmanager
     def _holding(self, lease: Lease, path: Path) -> Generator[Building]:

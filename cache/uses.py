@@ -53,8 +53,10 @@ def holding(root: Path, places: Collection[Place], *, ttl: float = TTL) -> Gener
     try:
         await_collector(root, places, ttl=ttl)
         note_uses(root, places)
-        yield
-        note_uses(root, places)
+        try:
+            yield
+        finally:
+            note_uses(root, places)
     finally:
         lease.release()
         name.with_name(f"{name.name}.lock").unlink(missing_ok=True)

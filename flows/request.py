@@ -10,6 +10,7 @@ from elf.cache.files import free_bytes
 from elf.cache.manifest import MANIFEST
 from elf.cache.store import Artifact, Store
 from elf.pipeline.config import load_experiment
+from elf.pipeline.errors import Misconfigured
 from elf.pipeline.plan import Plan, Planned
 from elf.stages.config import Experiment
 from elf.stages.experiment import TRAIN, plan_experiment
@@ -56,8 +57,13 @@ def load_request(config: str, overrides: Sequence[str], store: str | None) -> Re
 
 
 def open_store(store: str | None) -> Store:
-    """The store: the option, else ``$ELF_STORE``, else ``./store``."""
-    return Store(Path(store or os.environ.get("ELF_STORE") or "store").expanduser())
+    """The store: the option, else ``$ELF_STORE``, else ``./store``. Raises Misconfigured for a file."""
+    path = Path(store or os.environ.get("ELF_STORE") or "store").expanduser()
+    if path.exists() and not path.is_dir():
+        raise Misconfigured(
+            f"The store {path.absolute()} is a file; name a folder with --store or ELF_STORE."
+        )
+    return Store(path)
 
 
 def shipped_folder() -> Path:

@@ -452,6 +452,35 @@ def test_what_a_link_in_the_store_leads_to_is_not_touched(store: Store, tmp_path
     assert listing(elsewhere) == before
 
 
+def test_what_a_wanted_link_was_made_from_is_not_known_and_stays(store: Store, tmp_path: Path) -> None:
+    first, second = chain(store)
+    pin(store.root, second)
+    path = store.root / second[0] / second[1]
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(Damaged, match="link"):
+        collect(store)
+    assert first in finished(store.root)
+
+
+@pytest.mark.parametrize("how", ["builds", "reads"])
+def test_what_was_used_until_something_failed_was_used_lately(store: Store, how: str) -> None:
+    first, second = chain(store)
+    uses = [first, second]
+    keeping = store.using(uses) if how == "reads" else store.building("report", key_of("r"), uses=uses)
+
+    def fail_late() -> None:
+        with keeping:
+            for place in uses:
+                set_age(store.root, place, 30)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail_late()
+    assert collect(store) == []
+    assert finished(store.root) == {first, second}
+
+
 def test_an_empty_store_is_no_error(store: Store) -> None:
     assert survey(store, grace=0.0).items == ()
     assert collect(store) == []

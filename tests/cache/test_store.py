@@ -129,6 +129,15 @@ def test_a_link_in_the_store_is_not_followed(store: Store, key: Fingerprint, tmp
         store.find("encode", key)
 
 
+def test_a_file_is_no_artifact(store: Store, key: Fingerprint) -> None:
+    (store.root / "encode").mkdir(parents=True)
+    (store.root / "encode" / key).write_text("stray")
+    (store.root / "train").write_text("stray")
+    for stage in ("encode", "train"):
+        with pytest.raises(Damaged, match="not a folder"):
+            store.find(stage, key)
+
+
 @pytest.mark.parametrize("stage", ["../etc", "", ".building", "En", "a/b"])
 def test_a_stage_cannot_lead_out_of_the_store(store: Store, key: Fingerprint, stage: str) -> None:
     with pytest.raises(CacheError):

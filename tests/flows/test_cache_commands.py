@@ -87,6 +87,14 @@ def test_an_empty_store_is_no_error(elf: Elf, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_store_that_is_a_file_is_refused(elf: Elf, tmp_path: Path) -> None:
+    (tmp_path / "store").write_text("x")
+    for command in ("ls", "du", "gc", "verify"):
+        code, _, err = elf(command)
+        assert code == 2
+        assert f"{tmp_path / 'store'} is a file" in err
+
+
 def test_du_adds_up_and_agrees_with_gc(elf: Elf, store: Store) -> None:
     told = loaded(elf, "du")
     files = [path for path in store.root.rglob("*") if path.is_file()]
