@@ -121,5 +121,5 @@ def _touch(path: Path) -> None:
 def _time(path: Path) -> float | None:
     try:
         return path.stat().st_mtime
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None

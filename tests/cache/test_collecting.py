@@ -436,7 +436,11 @@ def test_what_is_damaged_and_not_wanted_goes(store: Store) -> None:
     path = store.root / second[0] / second[1] / "manifest.json"
     path.write_text("")
     set_age(store.root, second, 30)
-    assert collect(store) == [None, None]
+    stray = store.root / "train" / key_of("stray")
+    stray.parent.mkdir()
+    stray.write_text("a file where a folder belongs")
+    os.utime(stray, (0, 0))
+    assert collect(store) == [None, None, None]
     assert finished(store.root) == set()
 
 
