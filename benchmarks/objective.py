@@ -24,8 +24,9 @@ from elf.stages.model.objective import loss
 from elf.stages.model.rows import Batch
 
 ROOT = Path(__file__).resolve().parent.parent
-STEPS = 4
-"""Steps of training that are timed: how many rows decode and condition themselves differs between them."""
+STEPS = 2
+"""Steps of training that are timed: the first ones in which as many rows decode and condition themselves as do on
+average, for what a step costs depends on it."""
 
 
 def load_literal() -> ModuleType:
@@ -38,6 +39,14 @@ def load_literal() -> ModuleType:
     sys.modules["literal"] = module
     spec.loader.exec_module(module)
     return module
+
+
+def decoded(draws: Draws) -> int:
+    return int(draws.decode_B.sum())
+
+
+def conditioned(draws: Draws) -> int:
+    return int((draws.coin_B & ~draws.decode_B).sum())
 
 
 class Case:
@@ -53,11 +62,27 @@ class Case:
         x_BLD = torch.randn(batch, length, self.model.width, generator=generator)
         ids_BL = torch.randint(self.model.vocabulary, (batch, length), generator=generator)
         self.batch = Batch.unconditional(x_BLD, ids_BL)
+        first = self.typical(seed, batch)
         self.steps = [
             draw(seed, step, range(batch), length=length, width=self.model.width, objective=self.objective)
-            for step in range(STEPS)
+            for step in range(first, first + STEPS)
         ]
         self.literal_loss = load_literal().literal_loss
+
+    def typical(self, seed: int, batch: int) -> int:
+        """The first step from which on ``STEPS`` of them have the average number of rows of each kind, rounded."""
+        decode = self.objective.decode_share
+        wanted = [
+            round(STEPS * batch * share) for share in (decode, (1 - decode) * self.objective.self_condition)
+        ]
+        for first in range(10_000):
+            chosen = [
+                draw(seed, step, range(batch), length=1, width=1, objective=self.objective)
+                for step in range(first, first + STEPS)
+            ]
+            if wanted == [sum(count(draws) for draws in chosen) for count in (decoded, conditioned)]:
+                return first
+        raise RuntimeError(f"no {STEPS} steps have {wanted} decode and self-conditioned rows")
 
     def literal(self, draws: Draws) -> Tensor:
         self.network.zero_grad(set_to_none=True)
@@ -95,11 +120,8 @@ def main() -> None:
     first = case.steps[0]
     literal, wanted = float(case.literal(first)), case.gradients()
     product, have = float(case.product(first)), case.gradients()
-    decoded = sum(int(draws.decode_B.sum()) for draws in case.steps)
-    conditioned = sum(int((draws.coin_B & ~draws.decode_B).sum()) for draws in case.steps)
-    print(
-        f"256 × 6, L 128, B 16, V 32,128; {STEPS} steps: {decoded} decode rows, {conditioned} self-conditioned"
-    )
+    rows = [sum(map(count, case.steps)) for count in (decoded, conditioned)]
+    print(f"256 × 6, L 128, B 16, V 32,128; {STEPS} steps: {rows[0]} decode rows, {rows[1]} self-conditioned")
     seconds: dict[str, float] = {"literal": 0.0, "product": 0.0}
     for draws in case.steps:
         one = {"literal": partial(case.literal, draws), "product": partial(case.product, draws)}
