@@ -9,6 +9,7 @@ CRC-32C of every row, for zarr does not notice a flipped byte. All of it is a fu
 
 import os
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -111,9 +112,11 @@ def _stream(temporary: Path, layout: Layout, shard: int, blocks: Iterable[Array 
     row = size = 0
     with writing(temporary):
         file = temporary.open("xb", buffering=0)
-    with file:
+    # The kernel takes a block's bytes while they are looked at: each costs about as much as the other.
+    with file, ThreadPoolExecutor(1, thread_name_prefix="write") as writer:
         for block in blocks:
             bits = _bits(block, layout, shard)
+            written = writer.submit(_write, file.fileno(), _raw(bits), temporary)
             place = 0
             while row < len(tokens) and place + tokens[row] <= len(bits):
                 part = bits[place : place + tokens[row]]
@@ -126,7 +129,7 @@ def _stream(temporary: Path, layout: Layout, shard: int, blocks: Iterable[Array 
                 raise CacheError(
                     f"Shard {shard}: a block of {len(bits)} tokens does not end where row {row} does."
                 )
-            size += _write(file.fileno(), _raw(bits), temporary)
+            size += written.result()
         if row != len(tokens):
             raise CacheError(f"Shard {shard} got {row} rows instead of {len(tokens)}.")
         for tail in _tail(layout, shard, size):
