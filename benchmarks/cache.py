@@ -47,8 +47,121 @@ class Case:
     @classmethod
     def write(cls, folder: Path, length: int, size: int) -> "Case":
         row_bytes = length * WIDTH * 2
-        rows = WHOLE_SHARD // (1024 * WIDTH * 2)
+        layout = ArrayLayout(size // row_bytes, length, WIDTH, "float16", SHARD_BYTES // row_bytes)
+        write_metadata(folder, layout)
+        for shard in range(layout.shards):
+            write_shard(folder, layout, shard, [random_rows(len(layout.rows_of(shard)), length, seed=shard)])
+        finalise(folder, layout)
+        return cls(folder, layout)
 
+    @property
+    def batch(self) -> int:
+        return BATCH_BYTES // self.layout.chunk_bytes
+
+    @property
+    def row_kib(self) -> int:
+        return self.layout.chunk_bytes // 1024
+
+    def buffer(self) -> Array:
+        return np.empty((self.batch, self.layout.length, WIDTH), np.float16)
+
+    def batches(self, count: int, *, seed: int = 0) -> list[Array]:
+        """Disjoint batches of shuffled rows."""
+        order = np.random.default_rng(seed).permutation(self.layout.rows)
+        count = min(count, len(order) // self.batch)
+        return [order[number * self.batch : (number + 1) * self.batch] for number in range(count)]
+
+    def shards(self) -> list[Path]:
+        return [self.folder / self.layout.shard_name(shard) for shard in range(self.layout.shards)]
+
+
+def random_rows(rows: int, length: int, *, seed: int) -> Array:
+    """Finite float16 rows that do not compress."""
+    bits = np.random.default_rng(seed).integers(0, 2**16, (rows, length, WIDTH), np.uint16)
+    return (bits & np.uint16(0xBFFF)).view(np.float16)
+
+
+def warm(case: Case) -> tuple[float, float]:
+    """Shuffled gathers of proven rows, and the first reading that proves them, in parts of memcpy's speed."""
+    rows, out = Rows.open(case.folder), case.buffer()
+    batches = case.batches(16)
+    memory = random_rows(case.batch * len(batches), case.layout.length, seed=1)
+
+    def copied() -> None:
+        for number in range(len(batches)):
+            out[:] = memory[number * case.batch : (number + 1) * case.batch]
+
+    def gathered() -> None:
+        for batch in batches:
+            rows.gather(batch, out)
+
+    def proven() -> None:
+        fresh = Rows.open(case.folder)
+        for batch in batches:
+            fresh.gather(batch, out)
+
+    seconds = medians({"memcpy": copied, "gather": gathered, "proving": proven}, rounds=ROUNDS)
+    return seconds["memcpy"] / seconds["gather"], seconds["memcpy"] / seconds["proving"]
+
+
+def drop_pages(case: Case) -> None:
+    """Let the kernel forget the files' pages; they are clean, for the writer synced them."""
+    for path in case.shards():
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def disk_bytes() -> int:
+    """What this process had the disk deliver so far."""
+    for line in Path("/proc/self/io").read_text().splitlines():
+        if line.startswith("read_bytes:"):
+            return int(line.split()[1])
+    raise RuntimeError("this kernel does not count what a process reads")
+
+
+def cold(case: Case) -> tuple[float, float, float]:
+    """Seconds of plain maps over ours for the same shuffled rows, and bytes read per byte asked for: ours, theirs."""
+    out = case.buffer()
+
+    def ours() -> None:
+        rows = Rows.open(case.folder)
+        buffers = [case.buffer() for _ in range(3)]
+
+        def read(batch: Array, buffer: Array) -> None:
+            rows.gather(batch, buffer)
+
+        with Ahead(case.batches(8), read, announce=rows.willneed, buffers=buffers, name="read") as feed:
+            for _ in feed:
+                pass
+
+    def plain() -> None:
+        shape = (case.layout.shard_rows, case.layout.length, WIDTH)
+        maps = [
+            np.memmap(path, np.float16, "r", shape=(len(case.layout.rows_of(shard)), *shape[1:]))
+            for shard, path in enumerate(case.shards())
+        ]
+        for batch in case.batches(8):
+            for place, row in enumerate(batch.tolist()):
+                shard, inside = divmod(row, case.layout.shard_rows)
+                out[place] = maps[shard][inside]
+
+    asked = case.layout.chunk_bytes * case.batch * len(case.batches(8))
+    seconds: dict[str, list[float]] = {"ours": [], "plain": []}
+    read: dict[str, list[float]] = {"ours": [], "plain": []}
+    for _ in range(3):
+        for name, call in (("ours", ours), ("plain", plain)):
+            drop_pages(case)
+            before, began = disk_bytes(), time.perf_counter()
+            call()
+            seconds[name].append(time.perf_counter() - began)
+            read[name].append((disk_bytes() - before) / asked)
+    middle = {name: statistics.median(each) for name, each in seconds.items()}
+    return middle["plain"] / middle["ours"], statistics.median(read["ours"]), statistics.median(read["plain"])
+
+
+def write(folder: Path) -> tuple[float, float]:
+    """Seconds of zarr over ours for one shard, and our memory beyond the rows, in batches."""
+    rows = WHOLE_SHARD // (1024 * WIDTH * 2)
     layout = ArrayLayout(rows, 1024, WIDTH, "float16", rows)
     block = random_rows(layout.rows, 1024, seed=0)
     batch = BATCH_BYTES // layout.chunk_bytes
