@@ -32,13 +32,21 @@ def push(artifact: Artifact, remote: Remote, *, meter: Meter) -> Pushed:
     there with another content.
     """
     manifest = artifact.manifest
-    if (held := remote.find(manifest.stage, manifest.fingerprint)) is not None:
-        _refuse_other(held, artifact, remote)
-        return Pushed(0, held.bytes())
-    check_files(artifact.path, manifest, deep=False)
     text = manifest.to_json().encode()
-    held = Held(manifest, folder_of(manifest.stage, manifest.fingerprint, text))
-    missing = _missing(held, remote)
+    ours = Held(manifest, folder_of(manifest.stage, manifest.fingerprint, text))
+    held = remote.find(manifest.stage, manifest.fingerprint)
+    if held is not None:
+        _refuse_other(held, artifact, remote)
+    missing = _missing(held or ours, remote)
+    if held is not None and not missing:
+        return Pushed(0, held.bytes())
+    if held is not None and held.folder != ours.folder:
+        raise Damaged(
+            f"{remote}/{held.path(min(missing))} is missing or cut short though its manifest is there, and the one "
+            f"here was built apart from it. {remote.cure(manifest.stage, manifest.fingerprint)}"
+        )
+    check_files(artifact.path, manifest, deep=False)
+    held = ours
     todo = sum(missing.values())
     with meter(held.bytes(), held.bytes() - todo) as count:
         transfer(missing, lambda name, tally: _send(artifact, name, held.path(name), remote, tally), count)

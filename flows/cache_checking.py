@@ -21,7 +21,7 @@ from elf.flows.terminal import make_console, make_progress
 from elf.pipeline.errors import Failed
 from elf.pipeline.finding import find_artifact, find_place
 from elf.pipeline.plan import key_fault
-from elf.pipeline.wording import bytes_text, count_of
+from elf.pipeline.wording import bytes_text, count_of, rows_of
 
 if TYPE_CHECKING:
     from elf.stages.channels import Statistics
@@ -116,7 +116,9 @@ def audit_artifact(key: str, store: str | None, *, rows: int, seed: int, as_json
     from elf.stages.auditing import audit, views_of
 
     out = make_console()
-    with make_progress(out).bar("audit", rows * len(views_of(artifact)) or None, unit="rows") as bar:
+    stored = rows_of(artifact)
+    most = (rows if stored is None else min(rows, stored)) * len(views_of(artifact))
+    with make_progress(out).bar("audit", most or None, unit="rows") as bar:
         done = audit(artifact, opened, rows=rows, seed=seed, advance=bar.advance)
     if as_json:
         print(json.dumps({"key": artifact.manifest.fingerprint, "seed": seed, **asdict(done)}, indent=1))

@@ -19,14 +19,14 @@ from elf.flows.remotes import named_remote, read_limit
 from elf.flows.request import RUNS, open_store
 from elf.flows.terminal import make_console, make_progress
 from elf.pipeline.errors import Failed, Misconfigured
-from elf.pipeline.finding import find_artifact
+from elf.pipeline.finding import KEY_START, find_artifact
 from elf.pipeline.runs import RESOLVED, read_run
 from elf.pipeline.sharing import keep_below, meter_of
 from elf.pipeline.wording import bytes_text, count_of, seconds_text
 
 
 def push_artifacts(names: Sequence[str], store: str | None, *, with_inputs: bool) -> None:
-    """Send artifacts and say what was sent; those that are there already cost one question each."""
+    """Send artifacts and say what was sent; those that are there already cost two questions each."""
     remote, source, out = named_remote(), open_store(store), make_console()
     wanted: dict[Place, Artifact] = {}
     for name in names:
@@ -129,6 +129,10 @@ def _find_remote(names: Sequence[str], remote: Remote, *, with_inputs: bool) -> 
 
     for name in names:
         stage, _, start = name.strip("/").rpartition("/")
+        if not KEY_START.fullmatch(start):
+            raise Misconfigured(
+                f"'{name}' is no key: give the start of one (four hexadecimal digits or more) or STAGE/START."
+            )
         fitting = [place for place in known if place[1].startswith(start) and stage in ("", place[0])]
         finished = [place for place in fitting if remote.find(*place) is not None]
         if len(finished) > 1:

@@ -11,7 +11,8 @@ from elf.cache.uses import Place
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.runs import RESOLVED, read_run
 
-_HEX = re.compile(r"[0-9a-f]{4,64}")
+KEY_START = re.compile(r"[0-9a-f]{4,64}")
+"""How the start of a key looks."""
 _SHORT = re.compile(r"[0-9a-f]{1,3}")
 """A slip of the hand more likely than a key."""
 
@@ -28,7 +29,7 @@ def find_place(text: str, store: Store, runs: Path) -> Place:
     if not found:
         hint = "`elf cache ls` lists what there is"
         start = text.rpartition("/")[2]
-        if _SHORT.fullmatch(start) or not (_HEX.fullmatch(start) or "/" in text):
+        if _SHORT.fullmatch(start) or not (KEY_START.fullmatch(start) or "/" in text):
             raise Misconfigured(
                 f"'{text}' is no key: give the start of one (four hexadecimal digits or more), STAGE/START, or a step "
                 f"of a run such as tiny/encode; {hint}."
@@ -48,7 +49,7 @@ def find_artifact(text: str, store: Store, runs: Path) -> Artifact:
 
 def _by_key(text: str, store: Store) -> list[Place]:
     stage, _, start = text.rpartition("/")
-    if not _HEX.fullmatch(start) or "/" in stage:
+    if not KEY_START.fullmatch(start) or "/" in stage:
         return []
     places = [
         (path.parent.name, Fingerprint(path.name))

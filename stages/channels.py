@@ -68,11 +68,11 @@ def measure_channels(
 
     Raises Misconfigured for another stage, Failed where its tokens are gone or its facts name no moments.
     """
+    tokens = inputs_of(artifact, store)["tokens"]
     facts = artifact.manifest.facts
     mean, std = facts.get("mean"), facts.get("std")
     if not isinstance(mean, int | float) or not isinstance(std, int | float):
         raise Failed(f"{artifact.path} has no mean and deviation in its facts; build it again with --force.")
-    tokens = inputs_of(artifact, store)["tokens"]
     places = [(each.manifest.stage, each.manifest.fingerprint) for each in (artifact, tokens)]
     with store.using(places):
         views: dict[ViewName, tuple[Moments, ...]] = {

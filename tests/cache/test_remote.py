@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -307,6 +308,23 @@ def test_what_was_harmed_at_the_remote_is_refused(
     with pytest.raises(Damaged, match=words):
         pull(other, folder_remote, "encode", key, meter=unseen)
     assert other.find("encode", key) is None
+
+
+def test_what_is_gone_at_the_remote_is_sent_again_by_who_has_that_very_artifact(
+    folder_remote: Remote, store: Store, other: Store, build: Build, key: Fingerprint, tmp_path: Path
+) -> None:
+    artifact = build(store)
+    push(artifact, folder_remote, meter=unseen)
+    (file,) = (tmp_path / "remote").glob(f"encode/{key}/*/c/0/0/0")
+    file.unlink()
+    made = build(other)
+    apart = replace(made.manifest, provenance=replace(made.manifest.provenance, host="another"))
+    with pytest.raises(Damaged, match=f"{key}.* is missing or cut short .*Delete .* and push it again"):
+        push(Artifact(made.path, apart), folder_remote, meter=unseen)
+    assert push(artifact, folder_remote, meter=unseen).sent == artifact.manifest.files["c/0/0/0"].bytes
+    assert push(artifact, folder_remote, meter=unseen).sent == 0
+    shutil.rmtree(other.path("encode", key))
+    assert pull(other, folder_remote, "encode", key, meter=unseen) is not None
 
 
 def test_a_file_damaged_here_is_not_pushed(

@@ -11,8 +11,10 @@ import pytest
 import toy_stages
 from commands import call, start
 from s3_server import SECRETS, serving_s3
+from stored import put
 from toy_stages import Recorder, toy_plan
 
+from elf.cache.manifest import Fingerprint
 from elf.cache.store import Store
 from elf.flows.cache_sharing import pull_artifacts, push_artifacts
 from elf.flows.doctor import look_at_remote
@@ -72,11 +74,17 @@ def test_inputs_are_sent_and_fetched_only_when_asked_for(
 
 
 def test_what_a_name_means_at_the_remote_must_be_one_thing(here: Path) -> None:
-    push_artifacts(["toys"], None, with_inputs=False)
+    places = [(stage, Fingerprint("abcd" + stage[0] * 60)) for stage in ("account", "back")]
+    for place in places:
+        put(here / "store", place)
+    push_artifacts([f"{stage}/{key}" for stage, key in places], None, with_inputs=False)
     with pytest.raises(
-        Misconfigured, match=r"'' fits several artifacts of .*count/.*words/.*Give more of the key"
+        Misconfigured, match=r"'abcd' fits several artifacts of .*account/.*back/.*Give more of the key"
     ):
-        pull_artifacts([""], None, with_inputs=False)
+        pull_artifacts(["abcd"], None, with_inputs=False)
+    for slip in ("", "a", "account/", "account/abc"):
+        with pytest.raises(Misconfigured, match=f"'{slip}' is no key"):
+            pull_artifacts([slip], None, with_inputs=False)
     with pytest.raises(Misconfigured, match="'nonsense' is no key"):
         push_artifacts(["nonsense"], None, with_inputs=False)
 
