@@ -14,6 +14,7 @@ import dask.array as da
 import numpy as np
 import zarr
 
+from elf.cache.errors import Damaged
 from elf.cache.layout import CHUNK_TOKENS, ArrayLayout, DType, Layout, RaggedLayout
 from elf.cache.store import Artifact, Store
 from elf.pipeline.errors import Failed
@@ -95,6 +96,11 @@ def _measure(
     def sums(block: np.ndarray, block_info: Any) -> np.ndarray:
         start, stop = block_info[0]["array-location"][0]
         found = _sums(block, valid(start, stop), layout.dtype)
+        if not np.isfinite(found[1:3]).all():
+            raise Damaged(
+                f"{folder / name} holds a state that is not finite, which no encode writes: `elf cache verify` names "
+                "the row, and `elf run CONFIG --force encode` builds it again."
+            )
         advance(1)
         return found
 
@@ -156,8 +162,9 @@ def _sums(block: np.ndarray, keep: np.ndarray, dtype: DType) -> np.ndarray:
         part = _wide(block[place : place + PIECE][keep[place : place + PIECE]], dtype)
         if len(part):
             out[0] += len(part)
-            out[1] += part.sum(axis=0)
-            out[2] += np.square(part).sum(axis=0)
+            with np.errstate(invalid="ignore"):  # who reads the sums sees it
+                out[1] += part.sum(axis=0)
+                out[2] += np.square(part).sum(axis=0)
             out[3], out[4] = np.minimum(out[3], part.min(axis=0)), np.maximum(out[4], part.max(axis=0))
     return out
 

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from damage import put
 from encoded import find, make_encoded
 
+from elf.cache.errors import Damaged
 from elf.cache.rows import RaggedRows, Rows
 from elf.cache.store import Artifact, Store
 from elf.pipeline.errors import Failed, Misconfigured
@@ -88,6 +90,14 @@ def test_facts_that_say_otherwise_are_found(artifact: Artifact) -> None:
     assert isinstance(std, float)
     wrong = dataclasses.replace(artifact.manifest, facts={**artifact.manifest.facts, "std": std * 1.00001})
     assert not measured(Artifact(artifact.path, wrong)).agrees
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_what_is_not_finite_becomes_no_number(artifact: Artifact, number: float) -> None:
+    (shard,) = artifact.path.glob("*/c/0/0/0")
+    put(shard, np.float32(number).tobytes() + shard.read_bytes()[4:])
+    with pytest.raises(Damaged, match=f"{shard.parents[3]} holds a state that is not finite"):
+        measured(artifact)
 
 
 def test_every_shard_is_told(artifact: Artifact) -> None:
