@@ -22,7 +22,7 @@ quickstart: $(VENV)/installed
 	$(BIN)/elf run quickstart
 
 test: lint
-	$(BIN)/pytest -q
+	$(BIN)/pytest -q -n auto --maxprocesses 4 --dist loadfile
 
 test-slow: $(VENV)/developing
 	$(BIN)/pytest -q -m slow

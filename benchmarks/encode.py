@@ -91,7 +91,15 @@ def stage_over_bare(folder: Path, encoder: Encoder, threads: int) -> float:
 
 def eager_over_ours(folder: Path, ours: Encoder, length: int) -> float:
     """Seconds of transformers' eager float32 T5 with a mask over ours, rows without padding."""
-    theirs = T5EncoderModel.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
+    theirs = T5EncoderModel.from_pretrained(
+        folder,
+        attn_implementation="eager",
+        dtype=torch.float32,
+        local_files_only=True,
+        trust_remote_code=False,
+        use_safetensors=True,
+    )
+    theirs.eval()
     ids_BL = torch.randint(2, 32000, (max(1, 2048 // length), length))
     mask_BL = torch.ones_like(ids_BL)
 
