@@ -37,6 +37,8 @@ def verify_artifacts(
 ) -> None:
     """Compare artifacts, all or those named, with their manifests. Raises Failed naming those that are damaged."""
     opened = open_store(store)
+    if not opened.root.is_dir():
+        raise Failed(f"There is no store {opened.root}, so nothing was compared; name it with --store.")
     chosen = {find_place(key, opened, RUNS): 0 for key in keys} or _all_places(opened)
     out = make_console()
     results: dict[Place, Verified] = {}

@@ -81,10 +81,15 @@ def test_ls_says_what_lies_there_and_what_keeps_it(elf: Elf, store: Store) -> No
     assert "there are: encode, fetch, train" in err
 
 
-def test_an_empty_store_is_no_error(elf: Elf, tmp_path: Path) -> None:
-    assert elf("ls")[0] == elf("du")[0] == elf("gc")[0] == elf("verify")[0] == 0
+def test_an_empty_store_is_no_error_but_proves_nothing_where_there_is_none(elf: Elf, tmp_path: Path) -> None:
+    assert elf("ls")[0] == elf("du")[0] == elf("gc")[0] == 0
     assert loaded(elf, "ls") == []
+    code, _, err = elf("verify")
+    assert code == 1
+    assert "so nothing was compared" in err
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "store").mkdir()
+    assert elf("verify")[0] == 0
 
 
 def test_a_store_that_is_a_file_is_refused(elf: Elf, tmp_path: Path) -> None:
