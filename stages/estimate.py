@@ -230,7 +230,9 @@ class Estimator:
         if isinstance(compute, TrainCompute) and compute.source in ("live", "rolling"):
             beside = self.live_seconds(planned, steps * section.batch)
             seconds = seconds + beside if beside is not None else None
-            scratch += compute.window_bytes if compute.source == "rolling" else 0
+            if compute.source == "rolling":
+                states = steps * section.batch * live_positions(self.experiment) * network.width
+                scratch += min(compute.window_bytes, states * DTYPE_BYTES[self.experiment.encode.dtype])
         tokens = steps * section.batch * self.length
         return _Cost(None, tokens, state + steps * 250, seconds, scratch=scratch)
 

@@ -94,6 +94,8 @@ def test_a_window_takes_disk_while_it_is_used() -> None:
         estimates("owt-full", f"compute.train.source={source}")["train"] for source in ("store", "rolling")
     )
     assert rolling.scratch - stored.scratch == 8 * 2**30
+    few = estimates("tiny", "compute.train.source=rolling")["train"].scratch
+    assert few < 8 * 2**20, "a window never holds more than all steps take"
     assert rolling.bytes == stored.bytes
 
 
