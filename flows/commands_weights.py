@@ -37,7 +37,7 @@ def import_weights(checkpoint: str, config: str, overrides: Sequence[str], store
 def export_weights(run: str, file: str) -> None:
     """Write the last checkpoint of a run's ``train``. Raises Failed where there is none or the file exists."""
     from elf.stages.authors import SUFFIXES, write_file
-    from elf.stages.trained import last_checkpoint
+    from elf.stages.trained import CARD, Card, last_checkpoint
 
     path = Path(file)
     if path.suffix not in SUFFIXES:
@@ -46,9 +46,17 @@ def export_weights(run: str, file: str) -> None:
         )
     if path.exists():
         raise Failed(f"{file} exists already; name another file or remove it.")
+    if not path.parent.is_dir():
+        raise Failed(f"There is no folder {path.parent} to write {path.name} into; make it first.")
     trained = read_run(RUNS, run).steps.get("train")
     if trained is None:
         raise Failed(f"The run '{run}' has no finished train step; `elf run {run} --until train` makes one.")
+    predicted = Card.read(trained.path / CARD).model.prediction
+    if predicted != "x":
+        raise Failed(
+            f"The network of '{run}' predicts {predicted}, which its weights do not tell: the authors' program would "
+            "take it for x. Only runs with train.model.prediction x have a form there."
+        )
     found = last_checkpoint(trained.path)
     write_file(path, found.model, found.ema, found.step)
-    make_console().print(f"Wrote {file}, {bytes_text(path.stat().st_size)}.", highlight=False)
+    make_console().print(f"Wrote {file}, {bytes_text(path.stat().st_size)}.", highlight=False, soft_wrap=True)

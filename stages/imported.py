@@ -15,8 +15,8 @@ from elf.cache.manifest import JSON
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.section import differences
 from elf.pipeline.stage import StageContext
-from elf.stages.authors import Foreign, find_file, read_file, translate
-from elf.stages.checkpoint import Checkpoint, save
+from elf.stages.authors import EMA, RAW, Foreign, find_file, read_file, translate
+from elf.stages.checkpoint import Checkpoint, first_not_finite, save
 from elf.stages.config import Latents
 from elf.stages.experiment import WeightsStep
 from elf.stages.latents import Scale
@@ -40,6 +40,9 @@ def run(section: WeightsStep, context: StageContext) -> Mapping[str, JSON]:
     vocabulary = _vocabulary(section, context)
     model = fit_model(section, found, vocabulary, path)
     raw, ema = translate(found.raw, path), translate(found.ema, path)
+    for part, tensors in ((RAW, raw), (EMA, ema)):
+        if bad := first_not_finite(tensors):
+            raise Failed(f"{path} cannot be imported: in '{part}' {bad} holds NaN or an infinity.")
     load_weights(Network(model), raw, source=path)
     averaged = Network(model)
     load_weights(averaged, ema, source=path)

@@ -13,6 +13,18 @@ from elf.stages.model.config import ModelConfig
 _PREFIXES = ("module.", "_orig_mod.")
 _ROTARY = "feat_rope.freqs_"
 _KERNELS = {"proj_kernel", "unembed_kernel"}
+_TELLING = {
+    "unembed_kernel": 2,
+    "t_emb_tokens": 3,
+    "text_proj.proj2.weight": 2,
+    "blocks.0.attn.q_norm.weight": 1,
+    "text_proj.proj1.weight": 2,
+    "self_cond_cfg_tokens": 3,
+    "mode_tokens": 3,
+    _ROTARY + "cos": 2,
+}
+"""Tensors that tell the model's shape, by their number of axes; every ELF of the authors has the first four."""
+_ALWAYS = 4
 
 _WHOLE = {
     "t_emb_tokens": "trunk.time_tokens",
@@ -94,20 +106,25 @@ def to_authors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def config_from_authors(tensors: Mapping[str, Tensor], *, length: int | None = None) -> ModelConfig:
     """The model's shape, read from the tensors. `length` is needed where the checkpoint holds no rotary tables."""
     found = {bare(name): tensor for name, tensor in tensors.items()}
-    missing = [
-        name for name in ("unembed_kernel", "t_emb_tokens", "text_proj.proj2.weight") if name not in found
-    ]
+    missing = [name for name in list(_TELLING)[:_ALWAYS] if name not in found]
     if missing:
         raise ValueError(
             f"no tensor {missing[0]} in the checkpoint; an ELF checkpoint of the authors has one"
         )
+    for name, axes in _TELLING.items():
+        if name in found and (found[name].dim() != axes or not found[name].numel()):
+            raise ValueError(
+                f"tensor {name} has the shape {tuple(found[name].shape)}; in an ELF checkpoint it has {axes} axes, "
+                "none of them empty"
+            )
 
     def tokens(name: str) -> int:
         return found[name].shape[1] if name in found else 0
 
     width, vocabulary = found["unembed_kernel"].shape
     hidden = found["t_emb_tokens"].shape[2]
-    blocks = {int(name.split(".")[1]) for name in found if name.startswith("blocks.")}
+    blocks = {name.split(".")[1] for name in found if name.startswith("blocks.")}
+    down = found.get("text_proj.proj1.weight")
     counts = [tokens(name) for name in ("t_emb_tokens", "self_cond_cfg_tokens", "mode_tokens")]
     tables = found.get(_ROTARY + "cos")
     if tables is not None:
@@ -121,7 +138,7 @@ def config_from_authors(tensors: Mapping[str, Tensor], *, length: int | None = N
         hidden=hidden,
         depth=len(blocks),
         heads=hidden // found["blocks.0.attn.q_norm.weight"].shape[0],
-        bottleneck=found["text_proj.proj1.weight"].shape[0],
+        bottleneck=down.shape[0] if down is not None else None,
         time_tokens=counts[0],
         guidance_tokens=counts[1],
         mode_tokens=counts[2],

@@ -36,6 +36,11 @@ def weights(seed: int, model: ModelConfig = MODEL) -> dict[str, Tensor]:
     return to_authors({name: tensor.clone() for name, tensor in network.state_dict().items()})
 
 
+def both(**changes: Tensor) -> dict[str, Any]:
+    """A checkpoint with some of its tensors changed, the averages too."""
+    return {key: {**weights(0), **changes} for key in ("params", "ema_params1")}
+
+
 def section(**changes: Any) -> WeightsStep:
     plain: dict[str, Any] = {
         "tokenize": {"length": MODEL.length},
@@ -146,6 +151,17 @@ def test_a_head_too_small_for_the_tokenizer_is_refused(tmp_path: Path) -> None:
         ),
         ({"params": weights(0), "ema_params1": dict(list(weights(0).items())[1:])}, "missing"),
         ({"params": {"w": torch.ones(1)}, "ema_params1": {}}, "no tensor unembed_kernel"),
+        ({"params": {1: torch.ones(1)}, "ema_params1": {}}, "has no 'params' that maps names"),
+        (both(t_emb_tokens=torch.ones(3)), r"t_emb_tokens has the shape \(3,\)"),
+        (both(**{"blocks.0.attn.q_norm.weight": torch.ones(0)}), "q_norm.weight has the shape"),
+        (both(proj_bias=torch.ones(6).long()), r"decode_projection.bias as torch.int64 .*float32"),
+        (
+            both(proj_bias=torch.full((6,), 1e300, dtype=torch.float64)),
+            "decode_projection.bias as torch.float64",
+        ),
+        (both(proj_kernel=torch.ones(8, 6).to_sparse()), "weights of another program"),
+        (both() | {"step": -1}, "has -1 as 'step'"),
+        (both() | {"step": "many"}, "has 'many' as 'step'"),
     ],
 )
 def test_a_file_that_is_no_such_checkpoint_is_refused_by_name(tmp_path: Path, saved: Any, said: str) -> None:
@@ -167,9 +183,37 @@ class Bomb:
 
 def test_a_pickle_that_is_a_program_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(Failed, match="read safely"):
+    with pytest.raises(Failed, match=r"read safely \(it asks for \w+\.mkdir\)"):
         imported.run(section(), make_inputs(tmp_path, {"params": weights(0), "ema_params1": Bomb()}))
     assert not Path("exploded").exists()
+
+
+def test_damage_anywhere_is_refused_in_one_paragraph(tmp_path: Path) -> None:
+    """torch.load alone takes a changed tensor for the saved one, and breaks in many ways over changed names."""
+    path = tmp_path / "whole.pt"
+    torch.save(both(), path)
+    whole = path.read_bytes()
+    inside = whole.find(weights(0)["unembed_kernel"].numpy().tobytes()) + 5
+    for damaged in (
+        whole[:inside] + bytes([whole[inside] ^ 1]) + whole[inside + 1 :],
+        whole.replace(b"proj_bias", b"proj_bits"),
+        *(whole[: len(whole) * part // 7] for part in range(7)),
+        *(whole[:at] + b"\xff" + whole[at + 1 :] for at in range(64, 1600, 97)),
+    ):
+        path.write_bytes(damaged)
+        with pytest.raises(Failed, match=r"is damaged|read safely"):
+            read_file(path)
+
+
+def test_a_file_without_checksums_breaks_as_politely(tmp_path: Path) -> None:
+    path = tmp_path / "old.pt"
+    torch.save(both(), path, _use_new_zipfile_serialization=False)
+    assert read_file(path).raw.keys() == weights(0).keys()
+    whole = path.read_bytes()
+    for part in range(10):
+        path.write_bytes(whole[: len(whole) * part // 10])
+        with pytest.raises(Failed, match="read safely"):
+            read_file(path)
 
 
 def test_one_file_is_wanted(tmp_path: Path) -> None:
