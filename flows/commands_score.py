@@ -1,6 +1,7 @@
 """``elf score``: anybody's texts under the scorer that runs are judged by."""
 
 import json
+import math
 import tempfile
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -40,6 +41,8 @@ def score_file(
     as_json: bool,
 ) -> None:
     """Score the texts of ``file``, against ``references`` if there are any and by ``judge`` if one is named."""
+    if floor is not None and not math.isfinite(floor):
+        raise Misconfigured(f"--floor is {floor}; it must be a number of nats.")
     texts = read_submission(Path(file), Path(references) if references is not None else None)
     out = Console(stderr=True) if as_json else make_console()
     facts, judged = None, None
@@ -58,7 +61,7 @@ def score_file(
         "versions": {name: version(name) for name in ("torch", "transformers", "tokenizers")},
     }
     if as_json:
-        print(json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False))
+        print(json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False))
     else:
         _print(out, Path(file).stem, result)
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from elf.pipeline.errors import Failed, Misconfigured
-from elf.stages.texts import Text, place, read_texts
+from elf.stages.texts import Text, place, read_lines, read_texts
 
 KINDS = (".jsonl", ".txt")
 
@@ -42,12 +42,7 @@ def _read(file: Path) -> tuple[Text, ...]:
 
 
 def _read_lines(file: Path) -> tuple[Text, ...]:
-    try:
-        lines = file.read_bytes().decode().split("\n")
-    except FileNotFoundError:
-        raise Failed(f"There is no {file}.") from None
-    except (UnicodeDecodeError, IsADirectoryError) as error:
-        raise Failed(f"{file} is not UTF-8 text ({error}); save it as UTF-8, a text a line.") from error
+    lines = read_lines(file)
     if lines[-1] == "":
         lines.pop()
     if not lines:

@@ -66,14 +66,7 @@ def place(text: Text) -> tuple[int, bool, int, str]:
 
 def read_texts(path: "Path") -> tuple[Text, ...]:
     """Read the file, in order (seed, id). Raises Failed naming file, line and key where a line is not a text."""
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except FileNotFoundError:
-        raise Failed(
-            f"There is no {path}; samples are read from a file of JSON lines of that name."
-        ) from None
-    except UnicodeDecodeError as error:
-        raise Failed(f"{path} is not UTF-8 text ({error}); save it as UTF-8.") from error
+    lines = read_lines(path)
     texts = [_parse(line, path, number) for number, line in enumerate(lines, 1) if line.strip()]
     if not texts:
         raise Failed(f"{path} holds no text at all, so there is nothing to score.")
@@ -85,12 +78,29 @@ def read_texts(path: "Path") -> tuple[Text, ...]:
     return tuple(sorted(texts, key=place))
 
 
+def read_lines(path: "Path") -> list[str]:
+    """The lines of a text file, what stands after the last line end too; a byte order mark is no part of the first.
+
+    Raises Failed where it is not there, not to be read or not UTF-8.
+    """
+    try:
+        return path.read_bytes().decode("utf-8-sig").split("\n")
+    except FileNotFoundError:
+        raise Failed(f"There is no {path}; give the file that holds the texts.") from None
+    except OSError as error:
+        raise Failed(f"{path} cannot be read: {error.strerror}. Name a file of texts.") from error
+    except UnicodeDecodeError as error:
+        raise Failed(f"{path} is not UTF-8 text ({error}); save it as UTF-8.") from error
+
+
 def _parse(line: str, path: "Path", number: int) -> Text:
     where = f"{path}, line {number}"
     try:
-        record = json.loads(line)
+        record = json.loads(line, object_pairs_hook=_unique)
     except ValueError as error:
         raise Failed(f"{where}: this is not JSON ({error}); every line must be one object.") from error
+    except RecursionError:
+        raise Failed(f"{where}: this is nested too deeply; every line must be one flat object.") from None
     if not isinstance(record, dict):
         raise Failed(f"{where}: this is a {type(record).__name__}; every line must be one object.")
     if unknown := sorted(record.keys() - _FIELDS):
@@ -108,12 +118,23 @@ def _parse(line: str, path: "Path", number: int) -> Text:
     )
 
 
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return record
+
+
 def _field(record: Mapping[str, Any], key: str, where: str, *kinds: type) -> Any:
     if key not in record:
         raise Failed(f"{where}: the key '{key}' is missing; a text needs at least 'id' and 'text'.")
     if type(record[key]) not in kinds:
         wanted = " or ".join(kind.__name__ for kind in kinds)
         raise Failed(f"{where}: '{key}' is {record[key]!r:.60}; it must be {wanted}.")
+    if isinstance(record[key], str) and any("\ud800" <= letter <= "\udfff" for letter in record[key]):
+        raise Failed(
+            f"{where}: '{key}' holds half a surrogate pair, which is no text; write the whole character."
+        )
     return record[key]
 
 

@@ -97,6 +97,20 @@ def test_text_that_is_split_already_is_told(tmp_path: Path, capsys: pytest.Captu
     assert any("2 of 2 texts end in ' .'" in warning for warning in found["warnings"])
 
 
+def test_a_byte_order_mark_and_other_line_ends_cost_no_score(
+    texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    marked = tmp_path / "marked.txt"
+    marked.write_bytes(b"\xef\xbb\xbf" + texts.read_bytes().replace(b"\n", b"\r\n"))
+    score(marked, references=str(texts))
+    found = json.loads(capsys.readouterr().out)
+    same = tmp_path / "same.txt"
+    same.write_bytes(texts.read_bytes())
+    score(same, references=str(texts))
+    assert json.loads(capsys.readouterr().out)["scores"] == found["scores"]
+    assert found["scores"]["rouge_l"]["value"] == 75
+
+
 def test_what_cannot_be_scored_is_refused(texts: Path, tmp_path: Path) -> None:
     short = tmp_path / "short.txt"
     short.write_text("one\n")
@@ -104,5 +118,7 @@ def test_what_cannot_be_scored_is_refused(texts: Path, tmp_path: Path) -> None:
         score(texts, references=str(short))
     with pytest.raises(Misconfigured, match="--window is the judge's"):
         score(texts, window=3)
+    with pytest.raises(Misconfigured, match="--floor is nan"):
+        score(texts, floor=float("nan"))
     with pytest.raises(Misconfigured, match=r"no .*nowhere"):
         score(texts, judge=f"path:{tmp_path / 'nowhere'}", store=str(tmp_path / "store"))

@@ -29,6 +29,9 @@ def test_texts_come_back_in_order(tmp_path: Path):
         ('{"id": 0, "text": "a", "txt": ""}', "unknown key 'txt'"),
         ('{"id": 0, "text"', "not JSON"),
         ("[1]", "list"),
+        pytest.param("[" * 100_000, "nested too deeply", id="deep"),
+        ('{"id": 0, "text": "a", "text": "b"}', "a key stands twice"),
+        ('{"id": 0, "text": "a \\ud800 b"}', "'text' holds half a surrogate pair"),
         ('{"id": 5, "text": "again"}', "id 5 of seed 0 twice"),
     ],
 )
@@ -41,7 +44,16 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, named: str):
     assert "twice" in named or "line 3" in str(failure.value)
 
 
+def test_marks_of_other_systems_are_no_part_of_a_text(tmp_path: Path):
+    path = tmp_path / "samples.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"id": 5, "text": "a"}\r\n{"id": 6, "text": "b"}\r\n')
+    assert [text.text for text in read_texts(path)] == ["a", "b"]
+
+
 def test_no_file_and_no_text_are_refused(tmp_path: Path):
+    (tmp_path / "folder.jsonl").mkdir()
+    with pytest.raises(Failed, match="cannot be read"):
+        read_texts(tmp_path / "folder.jsonl")
     with pytest.raises(Failed, match="There is no"):
         read_texts(tmp_path / "samples.jsonl")
     (tmp_path / "samples.jsonl").write_text("\n")
