@@ -131,7 +131,10 @@ def norm(inputs: dict[str, Tensor], dtype: torch.dtype) -> Tensor:
 
 
 def test_parameter_counts(goldens: Goldens) -> None:
-    for name, expected in goldens.index["param_counts"].items():
+    recorded = goldens.index.get("param_counts")
+    if not recorded:
+        pytest.skip("no counts recorded")
+    for name, expected in recorded.items():
         size, vocabulary = name.removeprefix("ELF-").split("/")
         depth, hidden, heads = SIZES[size]
         with torch.device("meta"):
