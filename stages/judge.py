@@ -22,11 +22,20 @@ class Judge:
         self.end_ids = end_ids
 
     def tokenize(self, texts: Sequence[str]) -> list[Tokens]:
-        """Judge ids of each text; an empty text has none."""
+        """Judge ids of each text; an empty text has none. Raises Failed for ids that the model has not."""
         if not texts:
             return []
         every = self.tokenizer(list(texts), return_attention_mask=False, verbose=False)["input_ids"]
+        largest, known = max(map(max, filter(None, every)), default=0), self._known()
+        if largest >= known:
+            raise Failed(
+                f"The judge's tokenizer gives id {largest}, but its model knows {known:,} ids: they do not belong "
+                "together. Name a judge with its own tokenizer."
+            )
         return [Tokens(tuple(ids[: self.window]), len(ids) > self.window) for ids in every]
+
+    def _known(self) -> int:
+        return self.model.get_input_embeddings().weight.shape[0]
 
     def score(self, batch: Sequence[Tokens]) -> list[Judged]:
         """Score texts in one call; the result of each does not depend on the others (float32: 1e-6 relative)."""
@@ -79,19 +88,32 @@ def load_judge(folder: Path, *, window: int, precision: str, device: str) -> Jud
     disable_progress_bar()
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        model: Any = AutoModelForCausalLM.from_pretrained(
+        loader: Any = AutoModelForCausalLM
+        model, loaded = loader.from_pretrained(
             folder,
             local_files_only=True,
             trust_remote_code=False,
             use_safetensors=True,
             dtype=getattr(torch, precision),
+            output_loading_info=True,
         )
-    except (OSError, ValueError, KeyError) as error:
+    except (
+        Exception
+    ) as error:  # damaged files raise what the libraries happen to meet: SafetensorError, TypeError, …
         raise Failed(
             f"The judge in {folder} cannot be loaded as a causal language model with its tokenizer: "
-            f"{str(error).strip().splitlines()[0]} The asset must hold config.json, a "
+            f"{(str(error).strip() or type(error).__name__).splitlines()[0]} The asset must hold config.json, a "
             "tokenizer and weights in safetensors; no code of it is run and no pickle is read."
         ) from error
+    if absent := sorted(loaded["missing_keys"]):
+        raise Failed(
+            f"The judge in {folder} lacks weights, {absent[0]} among {len(absent)}: random numbers would stand in "
+            "their place. Fetch the whole model."
+        )
+    if not tokenizer("a")["input_ids"]:
+        raise Failed(
+            f"The judge's tokenizer in {folder} knows no letter: its vocabulary is missing. Fetch it whole."
+        )
     longest = _longest_window(model.config)
     if longest is not None and window > longest:
         raise Misconfigured(

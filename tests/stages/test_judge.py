@@ -1,10 +1,12 @@
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from judging import END, make_judge
+from safetensors.torch import load_file, save_file
 
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.stages.judge import Judge, load_judge
@@ -101,6 +103,51 @@ def test_sixty_four_copies_score_well_and_have_the_entropy_of_one(judge: Judge):
     total = sum(item.nll for item in many) / sum(item.counted for item in many)
     assert math.exp(total) == pytest.approx(math.exp(one.nll / one.counted), rel=1e-5)
     assert {item.entropy for item in many} == {one.entropy}
+
+
+def _without_a_tensor(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["transformer.h.0.attn.c_proj.weight"]
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+
+def _cut(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:5000])
+
+
+def _without_tokenizer(folder: Path) -> None:
+    for path in folder.glob("tokenizer*"):
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (_without_a_tensor, r"lacks weights, transformer\.h\.0\.attn\.c_proj\.weight among 1"),
+        (_cut, "cannot be loaded"),
+        (_without_tokenizer, "vocabulary is missing|cannot be loaded"),
+    ],
+)
+def test_a_judge_that_is_not_whole_gives_no_number(
+    tmp_path: Path, damage: Callable[[Path], None], said: str
+) -> None:
+    folder = make_judge(tmp_path / "judge")
+    damage(folder)
+    with pytest.raises(Failed, match=said):
+        load_judge(folder, window=16, precision="float32", device="cpu")
+
+
+def test_a_tokenizer_of_another_judge_is_refused(tmp_path: Path) -> None:
+    folder = make_judge(tmp_path / "judge")
+    config = json.loads((folder / "config.json").read_text())
+    tensors = load_file(folder / "model.safetensors")
+    tensors = {name: t[:5].contiguous() if "wte" in name else t for name, t in tensors.items()}
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 5}))
+    judge = load_judge(folder, window=16, precision="float32", device="cpu")
+    with pytest.raises(Failed, match="its model knows 5 ids"):
+        judge.tokenize(TEXTS)
 
 
 class Evil:
