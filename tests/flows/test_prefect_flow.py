@@ -1,6 +1,7 @@
 """The flow on a real server with a real worker: deployed as shipped, run twice, cancelled never."""
 
 import urllib.error
+from pathlib import Path
 
 import pytest
 from prefect_service import Service
@@ -9,8 +10,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.timeout(600)
-def test_a_deployment_runs_and_the_second_run_finds_everything(service: Service) -> None:
-    first, built = service.run_tiny()
+def test_a_deployment_runs_and_the_second_run_finds_everything(service: Service, tmp_path: Path) -> None:
+    fresh = ("-p", f"store={tmp_path / 'store'}")
+    first, built = service.run_tiny(*fresh)
     assert first["state_type"] == "COMPLETED"
     assert set(built.values()) == {"Completed"}
     assert {
@@ -24,7 +26,7 @@ def test_a_deployment_runs_and_the_second_run_finds_everything(service: Service)
     } <= built.keys()
     assert (service.work / "runs" / "tiny" / "report.html").is_file()
 
-    second, reused = service.run_tiny()
+    second, reused = service.run_tiny(*fresh)
     assert second["state_name"] == "Cached"
     assert reused.keys() == built.keys()
     assert set(reused.values()) == {"Cached"}
