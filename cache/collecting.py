@@ -20,7 +20,7 @@ from elf.cache.manifest import Fingerprint, Manifest, check_name, short
 from elf.cache.pins import read_pins
 from elf.cache.roots import RunsFolder, known_folders, links_in
 from elf.cache.store import Store
-from elf.cache.uses import BUILDING, Place, last_use, users
+from elf.cache.uses import BUILDING, Place, last_use, place_of, users
 
 TRASH = ".trash"
 Kind: TypeAlias = Literal["artifact", "unfinished", "leftover"]
@@ -168,12 +168,12 @@ def _first_reasons(
         for name, place in folder.reached.items():
             yield place, Reason("run", str(folder.path / name))
     for holder in users(store.root):
-        for place in map(_place, holder.uses):
+        for place in map(place_of, holder.uses):
             yield place, Reason("use", f"used by {holder}")
     for build in builds:
         holder = last_holder_of(store.root / BUILDING / build.place[0] / build.place[1])
         if build.kept and holder is not None:
-            for place in map(_place, holder.uses):
+            for place in map(place_of, holder.uses):
                 yield place, Reason("build", f"the unfinished {_name(build.place)} needs it")
     for place in found:
         if now - last_use(store.root, place) <= grace:
@@ -247,13 +247,7 @@ def _ordered(found: Mapping[Place, Manifest | None]) -> list[tuple[Place, Manife
 
 
 def _size_of(manifest: Manifest) -> int:
-    parts = (*manifest.files.values(), *manifest.aux.values())
-    return sum(record.bytes for record in parts) + len(manifest.to_json())
-
-
-def _place(text: str) -> Place:
-    stage, _, key = text.partition("/")
-    return stage, Fingerprint(key)
+    return manifest.all_bytes + len(manifest.to_json())
 
 
 def _name(place: Place) -> str:

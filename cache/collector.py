@@ -14,7 +14,7 @@ from pathlib import Path
 from elf.cache.collecting import TRASH, Item, Survey, all_folders, newest, survey
 from elf.cache.errors import StoreBusy
 from elf.cache.files import TEMPORARY, fsync_folder, make_folder, remove_tree, writing
-from elf.cache.lease import TTL, Holder, Lease, acquire, holder_of
+from elf.cache.lease import TTL, Holder, Lease, OnWait, acquire, holder_of
 from elf.cache.manifest import short
 from elf.cache.pins import PINS, is_pinned
 from elf.cache.roots import ROOTS
@@ -46,16 +46,23 @@ def collecting(store: Store, *, grace: float, runs: Sequence[Path] = ()) -> Gene
             f"{store.root} is being collected by {holder or 'another process'}; run this again later."
         )
 
-    lease = acquire(store.root / COLLECTING / COLLECTOR, on_wait=refuse)
-    try:
+    with collecting_alone(store.root, on_wait=refuse) as lease:
         now = _clock(lease)
         seen = survey(store, grace=grace, runs=runs, now=now)
         if seen.damaged:
             raise seen.damaged[0]
         _sweep(store.root, now=now)
         yield Collector(store, lease, seen, runs)
+
+
+@contextmanager
+def collecting_alone(root: Path, *, on_wait: OnWait | None = None) -> Generator[Lease]:
+    """The lease of which a store has one: who holds it may take things away. Waits for whoever has it."""
+    lease = acquire(root / COLLECTING / COLLECTOR, on_wait=on_wait)
+    try:
+        yield lease
     finally:
-        (store.root / COLLECTING / DOOMED).unlink(missing_ok=True)
+        (root / COLLECTING / DOOMED).unlink(missing_ok=True)
         lease.release()
 
 

@@ -6,14 +6,14 @@ living process. A copy is taken away as a collector does it, so that no reader b
 
 from typing import NamedTuple
 
-from elf.cache.collector import take_away
+from elf.cache.collector import collecting_alone, take_away
 from elf.cache.errors import Damaged
-from elf.cache.lease import Lease, acquire
+from elf.cache.lease import Lease
 from elf.cache.pins import is_pinned
 from elf.cache.pulled import Copy, copies, forget_pulled, is_pulled
 from elf.cache.remote import Remote
 from elf.cache.store import Store
-from elf.cache.uses import COLLECTING, COLLECTOR, DOOMED, forget_use, mark, users
+from elf.cache.uses import forget_use, mark, users
 
 
 class Evicted(NamedTuple):
@@ -30,15 +30,11 @@ def make_room(store: Store, remote: Remote, *, limit: int, coming: int) -> Evict
     if over <= 0:
         return Evicted((), 0)
     gone: list[Copy] = []
-    collector = acquire(store.root / COLLECTING / COLLECTOR)
-    try:
+    with collecting_alone(store.root) as collector:
         for copy in found:
             if over > 0 and _is_held(remote, copy) and _evict(store, collector, copy):
                 gone.append(copy)
                 over -= copy.bytes
-    finally:
-        (store.root / COLLECTING / DOOMED).unlink(missing_ok=True)
-        collector.release()
     return Evicted(tuple(gone), max(0, over))
 
 

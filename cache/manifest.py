@@ -77,6 +77,25 @@ class Manifest:
     facts: Mapping[str, JSON]
     provenance: Provenance
 
+    @property
+    def place(self) -> tuple[str, Fingerprint]:
+        """Stage and key."""
+        return self.stage, self.fingerprint
+
+    @property
+    def every_file(self) -> dict[str, FileRecord]:
+        """Payload and auxiliary files."""
+        return {**self.files, **self.aux}
+
+    @property
+    def payload_bytes(self) -> int:
+        return sum(record.bytes for record in self.files.values())
+
+    @property
+    def all_bytes(self) -> int:
+        """Of payload and auxiliary files."""
+        return sum(record.bytes for record in self.every_file.values())
+
     def to_json(self) -> str:
         """Text of manifest.json, keys sorted. Raises CacheError where a value is not plain data."""
         try:
@@ -114,6 +133,17 @@ class Manifest:
         )
         _check_places(manifest)
         return manifest
+
+
+def read_manifest(text: str | bytes, place: tuple[str, Fingerprint], *, where: object, cure: str) -> Manifest:
+    """The manifest that stands at `where`. Raises Damaged, with the cure, if it is none or another artifact's."""
+    try:
+        manifest = Manifest.from_json(text)
+    except Damaged as fault:
+        raise Damaged(f"{where} is damaged: {fault}. {cure}") from fault
+    if manifest.place != place:
+        raise Damaged(f"{where} belongs to {manifest.stage} {short(manifest.fingerprint)}. {cure}")
+    return manifest
 
 
 def merkle_root(files: Mapping[str, FileRecord]) -> str:

@@ -29,12 +29,12 @@ class Copy:
 
     @property
     def place(self) -> Place:
-        return self.artifact.manifest.stage, self.artifact.manifest.fingerprint
+        return self.artifact.manifest.place
 
 
 def note_pulled(root: Path, artifact: Artifact) -> None:
     """Remember a copy, once it is finished: if this is lost, the artifact is merely kept for ever."""
-    path = _path(root, (artifact.manifest.stage, artifact.manifest.fingerprint))
+    path = _path(root, artifact.manifest.place)
     make_folder(path.parent)
     write_atomic(path, json.dumps(_mark(artifact.path)))
 
@@ -47,7 +47,7 @@ def forget_pulled(root: Path, place: Place) -> None:
 def is_pulled(root: Path, artifact: Artifact) -> bool:
     """Whether the artifact is a copy that came from a remote."""
     try:
-        noted = json.loads(_path(root, (artifact.manifest.stage, artifact.manifest.fingerprint)).read_bytes())
+        noted = json.loads(_path(root, artifact.manifest.place).read_bytes())
         return noted == _mark(artifact.path)
     except (OSError, ValueError):
         return False
@@ -62,9 +62,7 @@ def copies(store: Store) -> Iterator[Copy]:
         except (CacheError, Damaged):
             continue
         if artifact is not None and is_pulled(store.root, artifact):
-            manifest = artifact.manifest
-            size = sum(record.bytes for record in (*manifest.files.values(), *manifest.aux.values()))
-            yield Copy(artifact, size, store.last_use(stage, key))
+            yield Copy(artifact, artifact.manifest.all_bytes, store.last_use(stage, key))
 
 
 def _mark(path: Path) -> dict[str, int]:

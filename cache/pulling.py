@@ -17,7 +17,7 @@ from elf.cache.files import (
     writing,
 )
 from elf.cache.lease import OnWait
-from elf.cache.manifest import FileRecord, Fingerprint, Manifest, short
+from elf.cache.manifest import FileRecord, Fingerprint, short
 from elf.cache.pulled import note_pulled
 from elf.cache.records import sizes
 from elf.cache.remote import Held, Remote
@@ -58,7 +58,7 @@ def pull(
     with store.receiving(stage, key, on_wait=on_wait) as receiving:
         if (found := store.find(stage, key)) is not None:
             return Pulled(found, 0)
-        wanted = _files(held.manifest)
+        wanted = held.manifest.every_file
         _remove_others(receiving.path, wanted)
         todo = {
             name: record for name, record in wanted.items() if not _is_here(receiving.path / name, record)
@@ -74,10 +74,6 @@ def pull(
         artifact = store.commit(receiving, held.manifest)
         note_pulled(store.root, artifact)
     return Pulled(artifact, coming)
-
-
-def _files(manifest: Manifest) -> dict[str, FileRecord]:
-    return {**manifest.files, **manifest.aux}
 
 
 def _remove_others(folder: Path, wanted: dict[str, FileRecord]) -> None:
@@ -108,7 +104,7 @@ def _check_room(store: Store, held: Held, coming: int) -> None:
 
 def _fetch(remote: Remote, held: Held, name: str, path: Path, tally: Tally) -> None:
     """One file: into a temporary one, and under its name once it is the one that was recorded."""
-    record = _files(held.manifest)[name]
+    record = held.manifest.every_file[name]
     make_folder(path.parent)
     temporary = temporary_beside(path)
     try:
@@ -126,7 +122,7 @@ def _fetch(remote: Remote, held: Held, name: str, path: Path, tally: Tally) -> N
 
 def _stream(remote: Remote, held: Held, name: str, target: Path, tally: Tally) -> str:
     """Write a remote file part by part; its digest. Raises Damaged if it is missing or shorter than it should be."""
-    record, state = _files(held.manifest)[name], xxhash.xxh3_128()
+    record, state = held.manifest.every_file[name], xxhash.xxh3_128()
     with target.open("xb") as file:
         for start in range(0, record.bytes, PIECE):
             end = min(start + PIECE, record.bytes)
@@ -148,5 +144,5 @@ def _cure(remote: Remote, held: Held, record: FileRecord) -> str:
     manifest = held.manifest
     return (
         f"its manifest says {record.bytes:,} bytes of {record.digest}: it was damaged there, or its manifest was. "
-        f"Nothing of it was taken. {remote.cure(manifest.stage, manifest.fingerprint)}"
+        f"Nothing of it was taken. {remote.cure(*manifest.place)}"
     )

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import xxhash
 
 from elf.cache.errors import CacheError, Damaged
-from elf.cache.manifest import MANIFEST, FileRecord, Manifest, short
+from elf.cache.manifest import MANIFEST, FileRecord, short
 from elf.cache.records import check_files
 from elf.cache.remote import PART, Held, Remote, folder_of, part_size
 from elf.cache.store import Artifact
@@ -33,8 +33,8 @@ def push(artifact: Artifact, remote: Remote, *, meter: Meter) -> Pushed:
     """
     manifest = artifact.manifest
     text = manifest.to_json().encode()
-    ours = Held(manifest, folder_of(manifest.stage, manifest.fingerprint, text))
-    held = remote.find(manifest.stage, manifest.fingerprint)
+    ours = Held(manifest, folder_of(*manifest.place, text))
+    held = remote.find(*manifest.place)
     if held is not None:
         _refuse_other(held, artifact, remote)
     missing = _missing(held or ours, remote)
@@ -43,7 +43,7 @@ def push(artifact: Artifact, remote: Remote, *, meter: Meter) -> Pushed:
     if held is not None and held.folder != ours.folder:
         raise Damaged(
             f"{remote}/{held.path(min(missing))} is missing or cut short though its manifest is there, and the one "
-            f"here was built apart from it. {remote.cure(manifest.stage, manifest.fingerprint)}"
+            f"here was built apart from it. {remote.cure(*manifest.place)}"
         )
     check_files(artifact.path, manifest, deep=False)
     held = ours
@@ -56,7 +56,7 @@ def push(artifact: Artifact, remote: Remote, *, meter: Meter) -> Pushed:
             f"{short(manifest.fingerprint)} was not finished there: somebody deletes files of that folder. Push again."
         )
     if not remote.create(f"{manifest.stage}/{manifest.fingerprint}/{MANIFEST}", text):
-        winner = remote.find(manifest.stage, manifest.fingerprint)
+        winner = remote.find(*manifest.place)
         if winner is not None:  # else it was deleted this moment, which is no business of ours
             _refuse_other(winner, artifact, remote)
     return Pushed(todo, held.bytes() - todo)
@@ -65,16 +65,12 @@ def push(artifact: Artifact, remote: Remote, *, meter: Meter) -> Pushed:
 def _missing(held: Held, remote: Remote) -> dict[str, int]:
     """Bytes of the files that are not there. One that is was checked while it was sent: sending is all or nothing."""
     there = remote.sizes(held.folder)
-    wanted = _files(held.manifest)
+    wanted = held.manifest.every_file
     return {name: record.bytes for name, record in wanted.items() if there.get(name) != record.bytes}
 
 
-def _files(manifest: Manifest) -> dict[str, FileRecord]:
-    return {**manifest.files, **manifest.aux}
-
-
 def _send(artifact: Artifact, name: str, target: str, remote: Remote, tally: Tally) -> None:
-    path, record = artifact.path / name, _files(artifact.manifest)[name]
+    path, record = artifact.path / name, artifact.manifest.every_file[name]
     if record.bytes <= PART:
         remote.put(target, b"".join(_checked(path, record, PART, tally)))
     else:

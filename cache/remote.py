@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from elf.cache.errors import CacheError, Damaged
-from elf.cache.manifest import MANIFEST, Fingerprint, Manifest, check_name, short
+from elf.cache.errors import CacheError
+from elf.cache.manifest import MANIFEST, Fingerprint, Manifest, check_name, read_manifest
 from elf.cache.remote_address import check_address
 from elf.cache.remote_faults import asking
 
@@ -43,7 +43,7 @@ class Held:
 
     def bytes(self) -> int:
         """Of all its files, auxiliary ones too."""
-        return sum(record.bytes for record in (*self.manifest.files.values(), *self.manifest.aux.values()))
+        return self.manifest.all_bytes
 
 
 class Remote:
@@ -69,13 +69,7 @@ class Remote:
             text = self._get(path)
         except FileNotFoundError:
             return None
-        try:
-            manifest = Manifest.from_json(text)
-        except Damaged as fault:
-            raise Damaged(f"{self}/{path} is damaged: {fault}. {self.cure(stage, key)}") from fault
-        if (manifest.stage, manifest.fingerprint) != (stage, key):
-            owner = f"{manifest.stage} {short(manifest.fingerprint)}"
-            raise Damaged(f"{self}/{path} belongs to {owner}. {self.cure(stage, key)}")
+        manifest = read_manifest(text, (stage, key), where=f"{self}/{path}", cure=self.cure(stage, key))
         return Held(manifest, folder_of(stage, key, text))
 
     def keys(self) -> Iterator[tuple[str, Fingerprint]]:

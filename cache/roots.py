@@ -18,7 +18,7 @@ from pathlib import Path
 from elf.cache.errors import CacheError, Damaged, Unwritable
 from elf.cache.files import make_folder, write_atomic, writing
 from elf.cache.manifest import Fingerprint, check_name
-from elf.cache.uses import Place, mark
+from elf.cache.uses import Place, mark, place_of
 
 ROOTS = ".roots"
 RUNS_ID = ".runs-id"
@@ -150,9 +150,9 @@ def _plain(record: Path) -> dict[str, object] | None:
 
 
 def _place(text: str) -> Place:
-    stage, _, key = text.partition("/")
-    check_name(stage, key)
-    return stage, Fingerprint(key)
+    place = place_of(text)
+    check_name(*place)
+    return place
 
 
 def _now() -> str:

@@ -120,8 +120,8 @@ class _StoredRows:
             for shard in range(self.layout.shards):
                 self._verify_shard(shard)
             return len(self)
-        rows = np.random.default_rng(seed).choice(len(self), min(sample, len(self)), replace=False)
-        for row in sorted(rows.tolist()):
+        rows = random_rows(len(self), sample, seed=seed)
+        for row in rows.tolist():
             self.proven(row)
         return len(rows)
 
@@ -177,6 +177,11 @@ class RaggedRows(_StoredRows):
     def open(cls, folder: Path, *, reader: Reader = "map", max_open: int = MAX_OPEN) -> "RaggedRows":
         """Raises Damaged, naming document or shard, if anything is missing, cut or not of this format."""
         return cls(folder, read_ragged_layout(folder), reader=reader, max_open=max_open)
+
+
+def random_rows(rows: int, count: int, *, seed: int) -> npt.NDArray[np.int64]:
+    """At most `count` different ones of so many rows, in order."""
+    return np.sort(np.random.default_rng(seed).choice(rows, min(count, rows), replace=False))
 
 
 _CURE = "Build it again: run its stage with --force."

@@ -23,7 +23,7 @@ from elf.cache.files import (
     writing,
 )
 from elf.cache.lease import TTL, Holder, Lease, OnWait, acquire, holder_of
-from elf.cache.manifest import MANIFEST, Fingerprint, Manifest, check_name, short
+from elf.cache.manifest import MANIFEST, Fingerprint, Manifest, check_name, read_manifest, short
 from elf.cache.records import sizes
 from elf.cache.uses import BUILDING, Place, await_collector, holding, last_use, mark, note_uses
 
@@ -81,13 +81,7 @@ class Store:
             return None
         except NotADirectoryError:
             raise Damaged(f"{path} is or lies below a file, not a folder. {_cure(path, stage)}") from None
-        try:
-            manifest = Manifest.from_json(text)
-        except Damaged as fault:
-            raise Damaged(f"{path / MANIFEST} is damaged: {fault}. {_cure(path, stage)}") from fault
-        if (manifest.stage, manifest.fingerprint) != (stage, key):
-            owner = f"{manifest.stage} {short(manifest.fingerprint)}"
-            raise Damaged(f"{path / MANIFEST} belongs to {owner}. {_cure(path, stage)}")
+        manifest = read_manifest(text, (stage, key), where=path / MANIFEST, cure=_cure(path, stage))
         return Artifact(path, manifest)
 
     def artifacts(
@@ -172,8 +166,8 @@ class Store:
         Raises StoreBusy if the lease was lost, CacheError if folder and manifest differ.
         """
         path = _folder(where)
-        final = self.path(manifest.stage, manifest.fingerprint)
-        winner = self.find(manifest.stage, manifest.fingerprint)
+        final = self.path(*manifest.place)
+        winner = self.find(*manifest.place)
         if winner is None:
             try:
                 self._seal(path, manifest)
@@ -181,7 +175,7 @@ class Store:
                 with writing(final):
                     path.rename(final)
             except (OSError, CacheError):
-                winner = self.find(manifest.stage, manifest.fingerprint)
+                winner = self.find(*manifest.place)
                 if winner is None:
                     raise
         if winner is not None:
@@ -198,9 +192,9 @@ class Store:
         Raises StoreBusy, and keeps both, where somebody builds from the old one.
         """
         path = _folder(where)
-        final = self.path(manifest.stage, manifest.fingerprint)
+        final = self.path(*manifest.place)
         try:
-            old = self.find(manifest.stage, manifest.fingerprint)
+            old = self.find(*manifest.place)
         except Damaged:
             if final.is_symlink():
                 raise
@@ -208,7 +202,7 @@ class Store:
         if not final.is_dir():
             return Replaced(self.commit(where, manifest), None)
         self._seal(path, manifest)
-        self._refuse_users(manifest.stage, manifest.fingerprint)
+        self._refuse_users(*manifest.place)
         garbage = path.with_name(f"{manifest.fingerprint}.old-{uuid.uuid4().hex}")
         with writing(final):
             path.rename(garbage)  # once swapped it must not be taken for a half-built folder
@@ -290,9 +284,9 @@ class Store:
         lease = self._lease(path)
         lease.check()
         owner = f"{manifest.stage} {short(manifest.fingerprint)}"
-        if (path.parent.name, path.name[:64]) != (manifest.stage, manifest.fingerprint):
+        if (path.parent.name, path.name[:64]) != manifest.place:
             raise CacheError(f"The manifest of {owner} does not belong to {path}.")
-        wanted = {name: record.bytes for name, record in (*manifest.files.items(), *manifest.aux.items())}
+        wanted = {name: record.bytes for name, record in manifest.every_file.items()}
         found = sizes(path)
         if wanted != found:
             name = min(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))

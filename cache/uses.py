@@ -37,6 +37,12 @@ def mark(place: Place) -> str:
     return f"{place[0]}/{place[1]}"
 
 
+def place_of(text: str) -> Place:
+    """The way back from `mark`."""
+    stage, _, key = text.partition("/")
+    return stage, Fingerprint(key)
+
+
 @contextmanager
 def holding(root: Path, places: Collection[Place], *, ttl: float = TTL) -> Generator[None]:
     """Use artifacts, finished or still to be, for as long as this is open: nobody collects them.

@@ -17,7 +17,7 @@ from elf.cache.manifest import FileRecord, Manifest
 from elf.cache.metadata import DOCUMENT
 from elf.cache.parts import read_record
 from elf.cache.records import sizes
-from elf.cache.rows import RaggedRows, Rows
+from elf.cache.rows import RaggedRows, Rows, random_rows
 from elf.cache.store import Artifact
 
 SHOWN = 5
@@ -38,7 +38,7 @@ def verify_artifact(artifact: Artifact, advance: Callable[[int], None] = lambda 
 
     `advance` is told of the bytes of each file that was read.
     """
-    wanted = {**artifact.manifest.files, **artifact.manifest.aux}
+    wanted = artifact.manifest.every_file
     faults = list(_misfits(artifact.path, wanted))
     for name, record in wanted.items():
         faults += _changed(artifact.path / name, record)
@@ -47,12 +47,12 @@ def verify_artifact(artifact: Artifact, advance: Callable[[int], None] = lambda 
     for view in stores_in(artifact.manifest):
         count, found = _verify_rows(artifact, view, lambda rows: range(len(rows)))
         rows, faults = rows + count, faults + found
-    return Verified(sum(record.bytes for record in wanted.values()), rows, tuple(faults))
+    return Verified(artifact.manifest.all_bytes, rows, tuple(faults))
 
 
 def verify_sample(artifact: Artifact, *, rows: int, seed: int) -> Verified:
     """Names and sizes of all files, and `rows` random rows of each embedding store against their CRC-32C."""
-    wanted = {**artifact.manifest.files, **artifact.manifest.aux}
+    wanted = artifact.manifest.every_file
     faults = list(_misfits(artifact.path, wanted))
     views = stores_in(artifact.manifest)
     read = total = 0
@@ -64,8 +64,7 @@ def verify_sample(artifact: Artifact, *, rows: int, seed: int) -> Verified:
             read += record.bytes
 
     def choose(source: Rows | RaggedRows) -> Iterable[int]:
-        chosen = np.random.default_rng(seed).choice(len(source), min(rows, len(source)), replace=False)
-        return sorted(chosen.tolist())
+        return random_rows(len(source), rows, seed=seed).tolist()
 
     for view in views:
         count, found = _verify_rows(artifact, view, choose)

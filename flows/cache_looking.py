@@ -113,9 +113,7 @@ def show_artifact(key: str, store: str | None, *, as_json: bool) -> None:
     artifact = find_artifact(key, opened, RUNS)
     manifest = artifact.manifest
     (item,) = (
-        each
-        for each in look(opened).items
-        if each.kind == "artifact" and each.place == (manifest.stage, manifest.fingerprint)
+        each for each in look(opened).items if each.kind == "artifact" and each.place == manifest.place
     )
     if as_json:
         print(json.dumps({**plain_item(item), "manifest": json.loads(manifest.to_json())}, indent=1))

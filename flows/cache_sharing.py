@@ -33,7 +33,7 @@ def push_artifacts(names: Sequence[str], store: str | None, *, with_inputs: bool
         for artifact in _meant(name, source):
             if with_inputs:
                 _add_inputs(artifact, source, wanted)
-            wanted[_place(artifact.manifest)] = artifact
+            wanted[artifact.manifest.place] = artifact
     sent = 0
     with source.using(list(wanted)), _refusing():
         for artifact in wanted.values():
@@ -96,7 +96,7 @@ def _meant(name: str, store: Store) -> Iterator[Artifact]:
     record = read_run(RUNS, name)
     for step in record.broken:
         complain(f"{name}/{step} is gone here, so it is not pushed.")
-    steps = {_place(artifact.manifest): artifact for artifact in record.steps.values()}
+    steps = {artifact.manifest.place: artifact for artifact in record.steps.values()}
     if not steps:
         raise Failed(f"The run '{name}' has no step whose artifact is here, so there is nothing to push.")
     yield from sorted(steps.values(), key=lambda artifact: artifact.manifest.provenance.started)
@@ -107,9 +107,9 @@ def _add_inputs(artifact: Artifact, store: Store, found: dict[Place, Artifact]) 
     for key in artifact.manifest.inputs.values():
         for path in store.root.glob(f"[a-z]*/{key}"):
             above = store.find(path.parent.name, key)
-            if above is not None and _place(above.manifest) not in found:
+            if above is not None and above.manifest.place not in found:
                 _add_inputs(above, store, found)
-                found[_place(above.manifest)] = above
+                found[above.manifest.place] = above
 
 
 def _find_remote(names: Sequence[str], remote: Remote, *, with_inputs: bool) -> Mapping[Place, Held]:
@@ -162,7 +162,3 @@ def _tell(out: Console, word: str, manifest: Manifest, size: int, began: float) 
 
 def _all(places: Mapping[Place, object]) -> str:
     return "it" if len(places) == 1 else f"all {count_of(len(places), 'artifact')}"
-
-
-def _place(manifest: Manifest) -> Place:
-    return manifest.stage, manifest.fingerprint

@@ -4,7 +4,6 @@ import json
 import math
 import tempfile
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from elf.stages.config import Asset, Evaluate, Experiment
 from elf.stages.config import Judge as JudgeSection
 from elf.stages.experiment import FETCH
 from elf.stages.protocol import Judged
-from elf.stages.scores import Floor, assess, measure, notes_of
+from elf.stages.scores import Floor, assess, library_versions, measure, notes_of
 from elf.stages.submitted import read_submission
 from elf.stages.texts import Text
 
@@ -58,7 +57,7 @@ def score_file(
         "judge": facts,
         "settings": None,
         "samples": {"stage": "file", "file": file, "references": references},
-        "versions": {name: version(name) for name in ("torch", "transformers", "tokenizers")},
+        "versions": library_versions(),
     }
     if as_json:
         print(json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False))
@@ -82,31 +81,17 @@ def _judge(
     texts: Sequence[Text], section: JudgeSection, store: Store, out: Console
 ) -> tuple[dict[str, Any], list[Judged]]:
     """Who judged, and each text's verdict; the judge's files are fetched into the store once."""
-    from elf.stages.devices import choose_device
-    from elf.stages.judge import load_judge
-    from elf.stages.judging import judge_texts
+    from elf.stages.judging import judge_facts, judge_texts, open_judge
 
     plan = Plan([Step("fetch-judge", FETCH, locate(section.asset), prefix="judge")])
     progress = make_progress(out)
     with store.using(plan.places()):
         outcomes = materialise(plan, store, watch=Narrator(out, plan), progress=progress)
         artifact = outcomes["fetch-judge"].artifact
-        judge = load_judge(
-            artifact.path / "data",
-            window=section.window,
-            precision=section.precision,
-            device=choose_device("auto"),
-        )
+        judge = open_judge(section, artifact, "auto")
         with tempfile.TemporaryDirectory() as parts:
             judged = judge_texts(texts, judge, rows=None, parts=Path(parts), progress=progress)
-    return {
-        "name": section.name,
-        "window": section.window,
-        "precision": section.precision,
-        "end_ids": sorted(judge.end_ids),
-        "key": artifact.manifest.fingerprint,
-        "content": artifact.manifest.content,
-    }, judged
+    return judge_facts(section, judge, artifact), judged
 
 
 def _print(out: Console, name: str, result: dict[str, Any]) -> None:

@@ -56,7 +56,7 @@ def built_since(moment: datetime | None, planned: Planned, store: Store) -> bool
     if moment is None:
         return False
     try:
-        found = store.find(planned.step.spec.name, planned.key)
+        found = store.find(*planned.place)
     except Damaged:
         return False
     return found is not None and datetime.fromisoformat(found.manifest.provenance.started) >= moment.replace(

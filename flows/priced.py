@@ -8,7 +8,7 @@ from elf.cache.store import Artifact
 from elf.flows.failing import complain
 from elf.flows.request import Request
 from elf.pipeline.runner import needed
-from elf.pipeline.sharing import Elsewhere
+from elf.pipeline.sharing import Elsewhere, promised
 from elf.stages.breakeven import BreakEven, weigh
 from elf.stages.disk import disk_speed, known_disk
 from elf.stages.estimate import Estimator
@@ -76,14 +76,13 @@ def _look(request: Request, remote: Elsewhere) -> dict[str, _Seen]:
     wanted = needed(request.plan, request.store, remote=remote)
     seen: dict[str, _Seen] = {}
     for planned in request.plan:
-        name, place = planned.step.name, (planned.step.spec.name, planned.key)
-        found = request.store.find(*place)
+        name, found = planned.step.name, request.store.find(*planned.place)
         if found is not None:
             seen[name] = _Seen("hit", found)
         elif name not in wanted:
             seen[name] = _Seen("skip", None)
-        elif (manifest := remote.manifest(planned)) is not None:
-            seen[name] = _Seen("remote", Artifact(request.store.path(*place), manifest))
+        elif (held := promised(planned, request.store, remote)) is not None:
+            seen[name] = _Seen("remote", held)
         else:
             seen[name] = _Seen("build", None)
     return seen

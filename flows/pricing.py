@@ -9,7 +9,7 @@ from elf.cache.manifest import JSON
 from elf.cache.store import Artifact
 from elf.flows.request import Request
 from elf.pipeline.plan import Plan, Planned
-from elf.pipeline.sharing import Elsewhere
+from elf.pipeline.sharing import Elsewhere, promised
 from elf.stages.disk import known_disk
 from elf.stages.estimate import Estimator
 from elf.stages.machine import this_machine
@@ -32,13 +32,15 @@ def price(
     brought: dict[str, Artifact] = {}
 
     def find(planned: Planned) -> Artifact | None:
-        name, place = planned.step.name, (planned.step.spec.name, planned.key)
+        name = planned.step.name
         try:
-            found = request.store.find(*place)
+            found = request.store.find(*planned.place)
         except Damaged:  # to be built anew, or to be complained of by whoever wants it
             found = None
-        if found is None and name in steps and (manifest := remote.manifest(planned)) is not None:
-            found = brought[name] = Artifact(request.store.path(*place), manifest)
+        if found is None and name in steps:
+            found = promised(planned, request.store, remote)
+            if found is not None:
+                brought[name] = found
         return found
 
     if all(find(request.plan[name]) is not None and name not in forced for name in steps) and not brought:

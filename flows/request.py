@@ -31,7 +31,7 @@ class Request:
 
     def begun(self, planned: Planned) -> int:
         """Bytes that an earlier try of a step left half-built."""
-        return self.store.begun(planned.step.spec.name, planned.key)
+        return self.store.begun(*planned.place)
 
     def trains(self, steps: Collection[str]) -> bool:
         """Whether one of ``steps`` is a training run that is not finished."""
@@ -47,10 +47,10 @@ def load_request(config: str, overrides: Sequence[str], store: str | None) -> Re
     opened = open_store(store)
 
     def find(planned: Planned) -> Artifact | None:
-        return opened.find(planned.step.spec.name, planned.key)
+        return opened.find(*planned.place)
 
     def room(planned: Planned) -> int:
-        return free_bytes(opened.root) + opened.begun(planned.step.spec.name, planned.key)
+        return free_bytes(opened.root) + opened.begun(*planned.place)
 
     plan, source = settle(plan_experiment(experiment), experiment, find, room)
     return Request(experiment, plan, opened, source)

@@ -94,7 +94,7 @@ class Explainer:
     def explain(self, name: str) -> Explanation:
         """Why the step ``name`` is a hit or must be built."""
         planned = self._plan[name]
-        found = self._find(planned.step.spec.name, planned.key)
+        found = self._find(*planned.place)
         if found is not None:
             return Explanation(planned, found, None, (), ())
         nearest = self._nearest(planned)

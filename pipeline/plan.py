@@ -68,6 +68,11 @@ class Planned:
     payload: Mapping[str, JSON]
     input_keys: Mapping[str, Fingerprint]
 
+    @property
+    def place(self) -> Place:
+        """Stage and key of its artifact."""
+        return self.step.spec.name, self.key
+
 
 class Plan:
     """Steps in an order in which each comes after its inputs."""
@@ -140,7 +145,7 @@ class Plan:
 
     def places(self) -> list[Place]:
         """Stage and key of every step."""
-        return [(planned.step.spec.name, planned.key) for planned in self]
+        return [planned.place for planned in self]
 
     def leaves(self) -> tuple[str, ...]:
         """Steps that nobody takes as an input."""

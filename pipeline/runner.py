@@ -143,7 +143,7 @@ def build_step(
     the stage fails; the half-built folder stays for the next run.
     """
     planned = plan[name]
-    stage, key = planned.step.spec.name, planned.key
+    stage, key = planned.place
     began = time.monotonic()
     found = _find(planned, store, force=force)
     if found is not None and not force:
@@ -152,7 +152,7 @@ def build_step(
         return _bring(planned, store, remote, began, watch, progress)
     _inputs(plan, planned, store)  # what is missing is said before anything is waited for
     read = dict.fromkeys((*planned.step.inputs.values(), *plan.needs(name)))
-    uses = [(plan[source].step.spec.name, plan[source].key) for source in read]
+    uses = [plan[source].place for source in read]
     if force and store.path(stage, key).exists():
         with store.rebuilding(stage, key, uses=uses) as building, filling(building.path):
             manifest = _build(planned, _inputs(plan, planned, store), building, watch, progress)
@@ -202,7 +202,7 @@ def _hit(planned: Planned, found: Artifact, began: float, watch: Watcher) -> Out
 def _find(planned: Planned, store: Store, *, force: bool) -> Artifact | None:
     """The finished artifact of a step. A damaged one raises, but to a forced rebuild it is as good as absent."""
     try:
-        return store.find(planned.step.spec.name, planned.key)
+        return store.find(*planned.place)
     except Damaged:
         if not force:
             raise
@@ -242,7 +242,7 @@ def _inputs(plan: Plan, planned: Planned, store: Store) -> _Inputs:
 
 
 def _input(planned: Planned, role: str, upstream: Planned, store: Store, *, needed: bool) -> Artifact | None:
-    artifact = store.find(upstream.step.spec.name, upstream.key)
+    artifact = store.find(*upstream.place)
     if artifact is None and needed:
         source = upstream.step.name
         raise Failed(

@@ -79,7 +79,7 @@ def _by_store(name: str, outcomes: Mapping[str, Outcome]) -> dict[Path, dict[str
     for step, outcome in outcomes.items():
         artifact = outcome.artifact
         links = found.setdefault(artifact.path.parent.parent, {})
-        links[f"{name}/{step}"] = artifact.manifest.stage, artifact.manifest.fingerprint
+        links[f"{name}/{step}"] = artifact.manifest.place
     return found
 
 

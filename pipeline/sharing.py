@@ -71,7 +71,7 @@ class ReadThrough:
         self._answered = self._lost = False
 
     def manifest(self, planned: Planned) -> Manifest | None:
-        place = _place(planned)
+        place = planned.place
         if place not in self._answers:
             self._answers[place] = None if self._lost else self._ask(place)
         return self._answers[place]
@@ -82,7 +82,7 @@ class ReadThrough:
     def bring(
         self, planned: Planned, store: Store, *, progress: Progress, on_wait: OnWait
     ) -> Artifact | None:
-        place = _place(planned)
+        place = planned.place
         try:
             pulled = pull(
                 store,
@@ -128,6 +128,12 @@ class ReadThrough:
         self._tell(f"{fault} This run goes on without it: what is missing here is built here.")
 
 
+def promised(planned: Planned, store: Store, remote: Elsewhere) -> Artifact | None:
+    """What `remote` holds of a step, as it will lie in the store once it is brought."""
+    manifest = remote.manifest(planned)
+    return None if manifest is None else Artifact(store.path(*planned.place), manifest)
+
+
 def meter_of(progress: Progress, label: str) -> Meter:
     """Shows the bytes of a transfer as a bar."""
 
@@ -154,7 +160,3 @@ def keep_below(
             f"pulled artifacts will take {bytes_text(evicted.over)} more than ELF_REMOTE_LIMIT allows: the others are "
             "pinned, in use, or no longer at the remote"
         )
-
-
-def _place(planned: Planned) -> Place:
-    return planned.step.spec.name, planned.key

@@ -82,7 +82,7 @@ def rows_of(artifact: Artifact) -> int | None:
 
 def size_of(artifact: Artifact) -> int:
     """Bytes of the payload."""
-    return sum(record.bytes for record in artifact.manifest.files.values())
+    return artifact.manifest.payload_bytes
 
 
 def count_of(number: int, noun: str) -> str:

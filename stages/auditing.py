@@ -7,18 +7,16 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
 from pydantic import ValidationError
 
 from elf.cache.manifest import JSON, short
+from elf.cache.rows import random_rows
 from elf.cache.store import Artifact, Store
 from elf.cache.verifying import stores_in
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.stage import Compute
 from elf.stages.config import Encode
-from elf.stages.devices import choose_device
-from elf.stages.encoder import describe_encoder
-from elf.stages.encoding import EncodeJob, forget_encoder, view_of
+from elf.stages.encoding import EncodeJob, forget_encoder, job_of, view_of
 from elf.stages.parity import Compared, compare_rows, open_rows, tolerance
 from elf.stages.views import PAIRS, TEXT, ViewName
 
@@ -61,8 +59,7 @@ def audit(
     where a stored row is not even what was recorded.
     """
     inputs = inputs_of(artifact, store)
-    places = [(each.manifest.stage, each.manifest.fingerprint) for each in (artifact, *inputs.values())]
-    with store.using(places):
+    with store.using([each.manifest.place for each in (artifact, *inputs.values())]):
         job = _job(artifact, inputs)
         faults = list(_encoder_faults(artifact, job))
         audited: list[AuditedView] = []
@@ -117,19 +114,7 @@ def _job(artifact: Artifact, inputs: Mapping[str, Artifact]) -> EncodeJob:
             f"encode {short(artifact.manifest.fingerprint)} was made with settings that this version does not know: "
             f"{error.errors()[0]['msg']} ({'.'.join(map(str, error.errors()[0]['loc']))})."
         ) from error
-    tokens = inputs["tokens"]
-    return EncodeJob(
-        tokens=tokens.path,
-        content=tokens.manifest.content,
-        encoder=describe_encoder(
-            inputs["encoder"].path / "data", layer=section.layer, compute=section.compute
-        ),
-        out=artifact.path,
-        dtype=section.dtype,
-        shard_bytes=section.shard_bytes,
-        device=choose_device(Compute().device),
-        batch_tokens=Compute().batch_tokens,
-    )
+    return job_of(section, inputs, artifact.path, Compute())
 
 
 def _encoder_faults(artifact: Artifact, job: EncodeJob) -> list[str]:
@@ -153,9 +138,9 @@ def _audit_view(
             f"View {name} in {job.out} holds {stored:,} rows, but the tokens it was made from have {layout.rows:,}: "
             "they were built again since, and came out otherwise."
         )
-    chosen = np.random.default_rng(seed).choice(layout.rows, min(rows, layout.rows), replace=False)
+    chosen = random_rows(layout.rows, rows, seed=seed)
     compared: list[Compared] = []
-    for each in compare_rows(job, name, np.sort(chosen)):
+    for each in compare_rows(job, name, chosen):
         compared.append(each)
         advance(1)
     if not compared:

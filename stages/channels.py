@@ -74,8 +74,7 @@ def measure_channels(
     mean, std = facts.get("mean"), facts.get("std")
     if not isinstance(mean, int | float) or not isinstance(std, int | float):
         raise Failed(f"{artifact.path} has no mean and deviation in its facts; build it again with --force.")
-    places = [(each.manifest.stage, each.manifest.fingerprint) for each in (artifact, tokens)]
-    with store.using(places):
+    with store.using([artifact.manifest.place, tokens.manifest.place]):
         views: dict[ViewName, tuple[Moments, ...]] = {
             name: _measure(artifact.path, name, tokens.path, advance) for name in views_of(artifact)
         }

@@ -21,8 +21,7 @@ from elf.cache.shards import finalise, write_metadata
 from elf.pipeline.errors import Failed
 from elf.pipeline.stage import Compute, StageContext
 from elf.stages.config import Encode
-from elf.stages.devices import choose_device
-from elf.stages.encoder import EncoderInfo, describe_encoder
+from elf.stages.encoder import EncoderInfo
 from elf.stages.encoding import (
     MOMENTS,
     EncodeJob,
@@ -30,11 +29,12 @@ from elf.stages.encoding import (
     encode_part,
     finished,
     forget_encoder,
+    job_of,
     read_moments,
     view_of,
 )
 from elf.stages.memory import cores, keep_freed_memory, set_threads
-from elf.stages.moments import Moments, seen_in_training
+from elf.stages.moments import Moments, counted, seen_in_training
 from elf.stages.parity import Parity, measure_parity
 from elf.stages.rows import TokenRows
 from elf.stages.views import ViewName, choose_views
@@ -60,22 +60,10 @@ def run(section: Encode, context: StageContext) -> Mapping[str, JSON]:
     Raises Failed where tokens and encoder do not belong together or a state cannot be stored, Misconfigured for a
     layer, view or dtype that is not there.
     """
-    tokens, source = context.inputs["tokens"], context.inputs["encoder"]
-    folder = source.path / "data"
-    info = describe_encoder(folder, layer=section.layer, compute=section.compute)
-    rows = TokenRows.open(tokens.path)
-    probe = check_tokens(rows, info)
+    job = job_of(section, context.inputs, context.out, context.compute)
+    rows = TokenRows.open(job.tokens)
+    probe = check_tokens(rows, job.encoder)
     views = choose_views(section.views, pairs=rows.vocabulary.max_source is not None)
-    job = EncodeJob(
-        tokens=tokens.path,
-        content=tokens.manifest.content,
-        encoder=info,
-        out=context.out,
-        dtype=section.dtype,
-        shard_bytes=section.shard_bytes,
-        device=choose_device(context.compute.device),
-        batch_tokens=context.compute.batch_tokens,
-    )
     _encode(job, views, context)
     made: dict[ViewName, dict[int, ShardRecord]] = {
         name: finalise(job.out / name, view_of(job, name)[1]) for name in views
@@ -220,6 +208,5 @@ def encoder_facts(info: EncoderInfo, probe: str) -> dict[str, JSON]:
 
 
 def _described(moments: Moments) -> dict[str, JSON]:
-    if not moments.count:
-        raise Failed("The rows hold no token at all, only padding; there is nothing to learn from.")
+    counted(moments)
     return {"mean": moments.mean, "std": moments.std, "min": moments.low, "max": moments.high}

@@ -6,7 +6,7 @@ numbers were (their moments) is left beside the parts' records, before the recor
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -21,8 +21,12 @@ from elf.cache.errors import CacheError, NotFinite
 from elf.cache.files import make_folder, write_atomic
 from elf.cache.layout import DType, Layout
 from elf.cache.shards import finished_parts, write_shard
+from elf.cache.store import Artifact
 from elf.pipeline.errors import Failed
-from elf.stages.encoder import Encoder, EncoderInfo, load_encoder
+from elf.pipeline.stage import Compute
+from elf.stages.config import Encode
+from elf.stages.devices import choose_device
+from elf.stages.encoder import Encoder, EncoderInfo, describe_encoder, load_encoder
 from elf.stages.moments import Moments, combine, moments_of
 from elf.stages.rows import TokenRows
 from elf.stages.views import Inputs, ViewName, ViewRows, encode_rows
@@ -51,6 +55,22 @@ class EncodeJob:
     shard_bytes: int
     device: str
     batch_tokens: int
+
+
+def job_of(section: Encode, inputs: Mapping[str, Artifact], out: Path, compute: Compute) -> EncodeJob:
+    """The job of an encode step. Raises as `describe_encoder`."""
+    return EncodeJob(
+        tokens=inputs["tokens"].path,
+        content=inputs["tokens"].manifest.content,
+        encoder=describe_encoder(
+            inputs["encoder"].path / "data", layer=section.layer, compute=section.compute
+        ),
+        out=out,
+        dtype=section.dtype,
+        shard_bytes=section.shard_bytes,
+        device=choose_device(compute.device),
+        batch_tokens=compute.batch_tokens,
+    )
 
 
 @dataclass(frozen=True, slots=True)

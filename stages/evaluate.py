@@ -10,7 +10,6 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,8 @@ from elf.pipeline.errors import Failed
 from elf.pipeline.stage import StageContext
 from elf.stages.config import Evaluate
 from elf.stages.copies import CopySearch, stream_documents
-from elf.stages.devices import choose_device
-from elf.stages.judge import Judge, load_judge
-from elf.stages.judging import judge_texts
+from elf.stages.judge import Judge
+from elf.stages.judging import judge_facts, judge_texts, open_judge
 from elf.stages.memory import keep_freed_memory, set_threads
 from elf.stages.rows import TokenRows
 from elf.stages.scores import (
@@ -33,6 +31,7 @@ from elf.stages.scores import (
     Floor,
     Measured,
     assess,
+    library_versions,
     measure,
     notes_of,
     value_of,
@@ -56,9 +55,12 @@ def run(section: Evaluate, context: StageContext) -> Mapping[str, JSON]:
     texts = read_texts(samples / SAMPLES)
     parts = make_folder(context.out / "parts")
     copied = find_copies(texts, section.copy_ngram, context, parts)
-    judge, judged = None, None
+    judge, facts, judged = None, None, None
     if section.judge is not None:
-        judge = open_judge(section, context)
+        if "judge" not in context.inputs:
+            raise Failed("evaluate.judge is set but no judge was fetched; the plan lacks the input 'judge'.")
+        judge = open_judge(section.judge, context.inputs["judge"], context.compute.device)
+        facts = judge_facts(section.judge, judge, context.inputs["judge"])
         rows = context.compute.batch
         judged = judge_texts(texts, judge, rows=rows, parts=parts, progress=context.progress)
     floor = find_floor(section, judge, context)
@@ -68,10 +70,10 @@ def run(section: Evaluate, context: StageContext) -> Mapping[str, JSON]:
         context.progress.note(line)
     result = {
         **assessed,
-        "judge": _judge_facts(section, judge, context),
+        "judge": facts,
         "settings": _settings_of(samples),
         "samples": {"stage": context.inputs["samples"].manifest.stage, "key": _key(context, "samples")},
-        "versions": {name: version(name) for name in ("torch", "transformers", "tokenizers")},
+        "versions": library_versions(),
     }
     write_atomic(context.out / METRICS, _json(result, indent=1))
     write_atomic(
@@ -110,19 +112,6 @@ def find_copies(texts: Sequence[Text], n: int, context: StageContext, parts: Pat
     return search.counts()
 
 
-def open_judge(section: Evaluate, context: StageContext) -> Judge:
-    """The judge that the section names, from the artifact that was fetched for it."""
-    assert section.judge is not None
-    if "judge" not in context.inputs:
-        raise Failed("evaluate.judge is set but no judge was fetched; the plan lacks the input 'judge'.")
-    return load_judge(
-        context.inputs["judge"].path / "data",
-        window=section.judge.window,
-        precision=section.judge.precision,
-        device=choose_device(context.compute.device),
-    )
-
-
 def find_floor(section: Evaluate, judge: Judge | None, context: StageContext) -> Floor | None:
     """The entropy under which texts are degenerate: as configured, or that of real rows less a margin."""
     if section.entropy_floor is not None:
@@ -149,19 +138,6 @@ def find_floor(section: Evaluate, judge: Judge | None, context: StageContext) ->
 def _settings_of(samples: Path) -> Any:
     path = samples / SETTINGS
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-
-
-def _judge_facts(section: Evaluate, judge: Judge | None, context: StageContext) -> dict[str, JSON] | None:
-    if judge is None or section.judge is None:
-        return None
-    return {
-        "name": section.judge.name,
-        "window": section.judge.window,
-        "precision": section.judge.precision,
-        "end_ids": sorted(judge.end_ids),
-        "key": _key(context, "judge"),
-        "content": context.inputs["judge"].manifest.content,
-    }
 
 
 def _key(context: StageContext, role: str) -> str:

@@ -8,11 +8,37 @@ from pathlib import Path
 import numpy as np
 
 from elf.cache.files import write_atomic
+from elf.cache.manifest import JSON
+from elf.cache.store import Artifact
 from elf.pipeline.errors import Failed
 from elf.pipeline.progress import Progress
-from elf.stages.judge import Judge
+from elf.stages.config import Judge as JudgeSection
+from elf.stages.devices import choose_device
+from elf.stages.judge import Judge, load_judge
 from elf.stages.protocol import TOKENS_PER_CALL, Judged, Tokens, plan_batches
 from elf.stages.texts import Text
+
+
+def open_judge(section: JudgeSection, artifact: Artifact, device: str) -> Judge:
+    """The judge that the section names, from the artifact that was fetched for it. Raises as `load_judge`."""
+    return load_judge(
+        artifact.path / "data",
+        window=section.window,
+        precision=section.precision,
+        device=choose_device(device),
+    )
+
+
+def judge_facts(section: JudgeSection, judge: Judge, artifact: Artifact) -> dict[str, JSON]:
+    """Who judged, and how."""
+    return {
+        "name": section.name,
+        "window": section.window,
+        "precision": section.precision,
+        "end_ids": sorted(judge.end_ids),
+        "key": artifact.manifest.fingerprint,
+        "content": artifact.manifest.content,
+    }
 
 
 def judge_texts(

@@ -27,7 +27,7 @@ from elf.stages.encode import check_tokens, encoder_facts
 from elf.stages.encoder import Encoder, EncoderInfo, describe_encoder
 from elf.stages.encoding import DTYPES, as_stored, encoder_on, refusal
 from elf.stages.latents import LatentRows, Scale, choose_scale, moments_in, needed_views
-from elf.stages.moments import combine, moments_of
+from elf.stages.moments import combine, counted, moments_of
 from elf.stages.order import Integers
 from elf.stages.rows import TokenRows
 from elf.stages.sources import UNMEASURED
@@ -180,6 +180,5 @@ def _sampled_moments(states: LiveStates) -> tuple[float, float]:
         moments_of(states.read(rows[place : place + 1], kept, out)[0, :length].double().cpu().numpy())
         for place, length in enumerate(lengths)
     )
-    if not found.count:
-        raise Failed("The rows hold no token at all, only padding; there is nothing to learn from.")
+    counted(found)
     return found.mean, found.std

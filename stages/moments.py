@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from elf.pipeline.errors import Failed
+
 
 @dataclass(frozen=True, slots=True)
 class Moments:
@@ -66,6 +68,13 @@ def combine(parts: Iterable[Moments]) -> Moments:
 def seen_in_training(views: Mapping[str, Moments]) -> Moments:
     """Moments of what training sees most: of all views but ``target``, whose place the kept conditions' view takes."""
     return combine([moments for name, moments in views.items() if name != "target"] or views.values())
+
+
+def counted(moments: Moments) -> Moments:
+    """The moments of rows, if these hold any token. Raises Failed."""
+    if not moments.count:
+        raise Failed("The rows hold no token at all, only padding; there is nothing to learn from.")
+    return moments
 
 
 NOTHING = Moments(0, 0.0, 0.0, 0.0, 0.0)

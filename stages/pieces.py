@@ -78,9 +78,9 @@ class Pieces:
         """By group: the share of its positions in the step's loss; times processes, whose gradients are averaged."""
         raw = fed.raw
         counted_BL = loss_mask(raw.condition_length_B, raw.length_B, raw.ids_BL.shape[1], padding)
-        counts = [counted_BL.new_zeros((), dtype=torch.int64)] * self._groups
+        counts = [0] * self._groups
         for piece in self.pieces:
-            counts[piece.group] = counts[piece.group] + counted_BL[piece.chosen].sum()
+            counts[piece.group] += int(counted_BL[piece.chosen].sum())
         totals = self._team.total(counts)
         return [self._team.size / (self._groups * max(total, 1.0)) for total in totals]
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from elf.cache.manifest import JSON, Manifest
+from elf.cache.manifest import JSON
 from elf.pipeline.forecast import read_forecast
 from elf.pipeline.wording import about, about_seconds, bytes_text, seconds_text
 from elf.stages.lineage import Node
@@ -44,7 +44,7 @@ def reckon(nodes: Iterable[Node]) -> list[Reckoned]:
             _number(forecast.get("seconds")),
             node.manifest.provenance.seconds,
             _number(forecast.get("bytes")),
-            float(payload(node.manifest)),
+            float(node.manifest.payload_bytes),
         )
         rows.append(_row(node.name, *figures))
         sums = [whole + (part or 0) for whole, part in zip(sums, figures, strict=True)]
@@ -62,11 +62,6 @@ def basis(nodes: Sequence[Node]) -> str:
     if "" in days:
         words += f"{' or ' if known else ''}that of the reference machine (`elf plan` measures this one)"
     return words
-
-
-def payload(manifest: Manifest) -> int:
-    """Bytes of an artifact's files."""
-    return sum(record.bytes for record in manifest.files.values())
 
 
 def _row(name: str, planned: float | None, took: float, expected: float | None, size: float) -> Reckoned:

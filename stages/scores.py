@@ -7,6 +7,7 @@ warnings, and the reasons for which the set is degenerate, if it is.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,11 @@ class Floor:
 
     value: float
     origin: str
+
+
+def library_versions() -> dict[str, JSON]:
+    """Of what stands beside every score."""
+    return {name: version(name) for name in ("torch", "transformers", "tokenizers")}
 
 
 def measure(

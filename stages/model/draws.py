@@ -131,7 +131,7 @@ def draw_drops(seed: int, step: int, rows: Sequence[int], *, objective: Objectiv
         return torch.zeros(len(rows), dtype=torch.bool)
     seeds = [seed_of("train", seed, step, row) for row in rows]
     (uniform_BU,) = _row_numbers(seeds, 5, 0, lambda uniform_U, _: (uniform_U,))
-    return uniform_BU[:, 4] < objective.condition_dropout
+    return chosen(uniform_BU[:, 4], objective.condition_dropout)
 
 
 def draw_distillation(
