@@ -25,7 +25,7 @@ test: lint
 	$(BIN)/pytest -q -n auto --maxprocesses 4 --dist loadfile
 
 test-slow: $(VENV)/developing
-	$(BIN)/pytest -q -m slow
+	$(BIN)/pytest -q -m slow -n auto --maxprocesses 2 --dist loadfile --durations 25
 
 lint: $(VENV)/developing
 	$(BIN)/ruff check .
