@@ -3,7 +3,7 @@
 `Rows` (fixed length) and `RaggedRows` read a finished store. Numbers come in the stored dtype, bfloat16 as uint16
 bits; torch views them as it likes. `gather` and `fill` compare what they copied with its CRC-32C the first time this
 process reads a row: that costs one pass over the copy while it is in the processor's cache, once a row, and after it
-rows come at the speed of memory. What a disk changes later in a process's life goes unseen until `verify`.
+rows come at the speed of memory. What a disk changes later in a process's life goes unseen until `verify_artifact`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from elf.cache.errors import Damaged
-from elf.cache.files import crc32c, digest_file
+from elf.cache.files import crc32c
 from elf.cache.layout import STORAGE, Array, DType, Layout
 from elf.cache.maps import MAX_OPEN, MappedShards, Place, Shards
 from elf.cache.opening import read_array_layout, read_ragged_layout
@@ -80,6 +80,12 @@ class _StoredRows:
         self._check_row(row, place[0], tokens)
         return tokens
 
+    def prove_shard(self, shard: int, tokens: Array) -> None:
+        """Compare every row of a shard that was read by other means, ``tokens`` (stored, width). Raises Damaged."""
+        rows = self.layout.rows_of(shard)
+        for row, (_, start, stop) in zip(rows, self._places(rows), strict=True):
+            self._check_row(row, shard, tokens[start:stop])
+
     def willneed(self, indices: Indices) -> None:
         """Start reading the rows' exact byte ranges from the disk; returns at once."""
         self._shards.willneed(list(_merged(sorted(self._places(indices)))))
@@ -110,28 +116,6 @@ class _StoredRows:
             outs[number] = out[number, :count]
         self._fill(indices, places, outs)
         return counts
-
-    def verify(self, *, sample: int | None = None, seed: int = 0) -> int:
-        """Compare with what was recorded: every byte, or the CRC-32C of `sample` random rows.
-
-        Returns the number of rows compared. Raises Damaged naming the shard, and the row where it is known.
-        """
-        if sample is None:
-            for shard in range(self.layout.shards):
-                self._verify_shard(shard)
-            return len(self)
-        rows = random_rows(len(self), sample, seed=seed)
-        for row in rows.tolist():
-            self.proven(row)
-        return len(rows)
-
-    def _verify_shard(self, shard: int) -> None:
-        record = read_record(self.folder, self.layout, shard)
-        if digest_file(self.folder / self.layout.shard_name(shard)) == record.digest:
-            return
-        for row in self.layout.rows_of(shard):
-            self._check_row(row, shard, self[row])
-        raise Damaged(f"Shard {shard} of the store {self.folder} is not the file that was recorded. {_CURE}")
 
     def _fill(self, indices: Indices, places: Sequence[Place], outs: Sequence[Array]) -> None:
         self._shards.copy(places, outs)
@@ -177,6 +161,11 @@ class RaggedRows(_StoredRows):
     def open(cls, folder: Path, *, reader: Reader = "map", max_open: int = MAX_OPEN) -> "RaggedRows":
         """Raises Damaged, naming document or shard, if anything is missing, cut or not of this format."""
         return cls(folder, read_ragged_layout(folder), reader=reader, max_open=max_open)
+
+
+def open_rows(folder: Path) -> Rows | RaggedRows:
+    """A store of either kind. Raises Damaged as their own ``open`` does."""
+    return (RaggedRows if (folder / "tokens").is_dir() else Rows).open(folder)
 
 
 def random_rows(rows: int, count: int, *, seed: int) -> npt.NDArray[np.int64]:

@@ -14,10 +14,9 @@ import numpy as np
 from elf.cache.errors import Damaged
 from elf.cache.files import digest_file
 from elf.cache.manifest import FileRecord, Manifest
-from elf.cache.metadata import DOCUMENT
 from elf.cache.parts import read_record
 from elf.cache.records import sizes
-from elf.cache.rows import RaggedRows, Rows, random_rows
+from elf.cache.rows import RaggedRows, Rows, open_rows, random_rows
 from elf.cache.store import Artifact
 
 SHOWN = 5
@@ -79,12 +78,6 @@ def stores_in(manifest: Manifest) -> list[str]:
     )
 
 
-def open_store(artifact: Artifact, name: str) -> Rows | RaggedRows:
-    """One embedding store of an artifact. Raises Damaged where it cannot be read."""
-    ragged = f"{name}/tokens/{DOCUMENT}" in artifact.manifest.files
-    return (RaggedRows if ragged else Rows).open(artifact.path / name)
-
-
 def _misfits(root: Path, wanted: dict[str, FileRecord]) -> Iterator[str]:
     """Files that are missing, too many or of another size."""
     try:
@@ -113,7 +106,7 @@ def _verify_rows(
 ) -> tuple[int, list[str]]:
     """How many rows of a store were compared, and what is wrong with them or with their shards' records."""
     try:
-        source = open_store(artifact, name)
+        source = open_rows(artifact.path / name)
     except Damaged as fault:
         return 0, [str(fault)]
     faults: list[str] = []

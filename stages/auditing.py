@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from elf.cache.manifest import JSON, short
-from elf.cache.rows import random_rows
+from elf.cache.rows import open_rows, random_rows
 from elf.cache.store import Artifact, Store
 from elf.cache.verifying import stores_in
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.stage import Compute
 from elf.stages.config import Encode
 from elf.stages.encoding import EncodeJob, forget_encoder, job_of, view_of
-from elf.stages.parity import Compared, compare_rows, open_rows, tolerance
+from elf.stages.parity import Compared, compare_rows, tolerance
 from elf.stages.views import PAIRS, TEXT, ViewName
 
 
@@ -132,7 +132,7 @@ def _audit_view(
     job: EncodeJob, name: ViewName, *, rows: int, seed: int, advance: Callable[[int], None]
 ) -> AuditedView:
     layout = view_of(job, name)[1]
-    stored = open_rows(job.out, name).layout.rows
+    stored = open_rows(job.out / name).layout.rows
     if stored != layout.rows:
         raise Failed(
             f"View {name} in {job.out} holds {stored:,} rows, but the tokens it was made from have {layout.rows:,}: "

@@ -14,14 +14,13 @@ import dask.array as da
 import numpy as np
 import zarr
 
-from elf.cache.errors import Damaged
 from elf.cache.layout import CHUNK_TOKENS, ArrayLayout, DType, Layout, RaggedLayout
+from elf.cache.rows import open_rows
 from elf.cache.store import Artifact, Store
 from elf.pipeline.errors import Failed
 from elf.stages.auditing import inputs_of, views_of
 from elf.stages.memory import cores
 from elf.stages.moments import Moments, combine, seen_in_training
-from elf.stages.parity import open_rows
 from elf.stages.rows import TokenRows
 from elf.stages.views import ViewName, ViewRows
 
@@ -67,7 +66,8 @@ def measure_channels(
 ) -> Statistics:
     """Read all of an encode artifact; ``advance`` is told of every finished block.
 
-    Raises Misconfigured for another stage, Failed where its tokens are gone or its facts name no moments.
+    Raises Misconfigured for another stage, Failed where its tokens are gone or its facts name no moments, Damaged
+    where a row is not what was recorded.
     """
     tokens = inputs_of(artifact, store)["tokens"]
     facts = artifact.manifest.facts
@@ -86,7 +86,8 @@ def _measure(
 ) -> tuple[Moments, ...]:
     """Moments of each channel of one view."""
     view = ViewRows(name, TokenRows.open(tokens))
-    layout = open_rows(folder, name).layout  # complete and of the right size, or Damaged
+    source = open_rows(folder / name)
+    layout = source.layout
     counts = view.valid(np.arange(view.tokens.rows))
     if len(counts) != layout.rows:
         raise Failed(f"View {name} in {folder} holds {layout.rows:,} rows, its tokens have {len(counts):,}.")
@@ -94,14 +95,9 @@ def _measure(
 
     def sums(block: np.ndarray, block_info: Any) -> np.ndarray:
         start, stop = block_info[0]["array-location"][0]
-        found = _sums(block, valid(start, stop), layout.dtype)
-        if not np.isfinite(found[1:3]).all():
-            raise Damaged(
-                f"{folder / name} holds a state that is not finite, which no encode writes: `elf cache verify` names "
-                "the row, and `elf run CONFIG --force encode` builds it again."
-            )
+        source.prove_shard(block_info[0]["chunk-location"][0], block)
         advance(1)
-        return found
+        return _sums(block, valid(start, stop), layout.dtype)
 
     summed = da.map_blocks(
         sums,
@@ -161,9 +157,8 @@ def _sums(block: np.ndarray, keep: np.ndarray, dtype: DType) -> np.ndarray:
         part = _wide(block[place : place + PIECE][keep[place : place + PIECE]], dtype)
         if len(part):
             out[0] += len(part)
-            with np.errstate(invalid="ignore"):  # who reads the sums sees it
-                out[1] += part.sum(axis=0)
-                out[2] += np.square(part).sum(axis=0)
+            out[1] += part.sum(axis=0)
+            out[2] += np.square(part).sum(axis=0)
             out[3], out[4] = np.minimum(out[3], part.min(axis=0)), np.maximum(out[4], part.max(axis=0))
     return out
 

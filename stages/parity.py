@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from elf.cache.layout import DType
 from elf.cache.manifest import JSON
-from elf.cache.rows import RaggedRows, Rows
+from elf.cache.rows import open_rows
 from elf.pipeline.errors import Failed
 from elf.stages.encoding import DTYPES, EncodeJob, encoder_on, view_of
 from elf.stages.views import ViewName, encode_rows
@@ -66,7 +65,7 @@ def compare_rows(job: EncodeJob, name: ViewName, rows: np.ndarray) -> Iterator[C
     Raises Damaged where a stored row is not what was recorded.
     """
     view, layout = view_of(job, name)
-    source = open_rows(job.out, name)
+    source = open_rows(job.out / name)
     encoder = encoder_on(job.encoder, job.device)
     for start in range(0, len(rows), BATCH):
         batch = rows[start : start + BATCH]
@@ -75,11 +74,6 @@ def compare_rows(job: EncodeJob, name: ViewName, rows: np.ndarray) -> Iterator[C
         for row, begin, end in zip(batch.tolist(), [0, *ends[:-1]], ends, strict=True):
             if begin < end:
                 yield _compare(row, _as_float(source.proven(row), job.dtype), fresh[begin:end], job.dtype)
-
-
-def open_rows(folder: Path, name: ViewName) -> Rows | RaggedRows:
-    """The stored rows of a view."""
-    return (Rows if name == "plain" else RaggedRows).open(folder / name)
 
 
 def tolerance(job: EncodeJob) -> float:

@@ -89,29 +89,28 @@ def test_rows_that_are_truly_zero_are_accepted(
     data[4:8] = 0
     rows_into(tmp_path / "zeros", LAYOUT, data)
     rows = Rows.open(tmp_path / "zeros")
-    assert rows.verify() == 10
-    assert not rows[5].any()
+    assert not any(rows.proven(row).any() for row in range(4, 8))
 
 
-@pytest.mark.parametrize("sample", [None, 10])
-def test_a_flipped_bit_is_found_and_its_row_named(folder: Path, sample: int | None) -> None:
+def test_a_flipped_bit_is_found_and_its_row_named(folder: Path) -> None:
     path = folder / "c/1/0/0"
     raw = bytearray(path.read_bytes())
     raw[2 * 8 * 4 * 4 + 5] ^= 1
     replace(path, bytes(raw))
     rows = Rows.open(folder)
+    assert np.array_equal(rows.proven(5), rows[5])
     with pytest.raises(Damaged, match="Row 6 in shard 1 of"):
-        rows.verify(sample=sample)
+        rows.proven(6)
+    tokens = np.concatenate([rows[row] for row in range(4, 8)])
+    with pytest.raises(Damaged, match="Row 6 in shard 1 of"):
+        rows.prove_shard(1, tokens)
 
 
-def test_verify_counts_rows_and_needs_its_records(folder: Path) -> None:
+def test_proof_needs_its_records(folder: Path) -> None:
     rows = Rows.open(folder)
-    assert rows.verify() == 10
-    assert rows.verify(sample=3) == 3
-    assert rows.verify(sample=99) == 10
     (folder / "crc/2.npy").unlink()
     with pytest.raises(Damaged, match="Shard 2"):
-        rows.verify()
+        rows.proven(8)
 
 
 def test_a_row_is_a_view_that_cannot_be_written(folder: Path, data: Any) -> None:
@@ -210,7 +209,7 @@ def test_ragged_rows_come_back_padded_with_zeros(
     for place, row in enumerate(order):
         assert np.array_equal(out[place, : lengths[row]], data[row])
         assert not out[place, lengths[row] :].any()
-    assert rows.verify() == rows.verify(sample=9) == 9
+    assert [rows.proven(row).tobytes() for row in range(9)] == [part.tobytes() for part in data]
 
 
 @pytest.mark.parametrize(

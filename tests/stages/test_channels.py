@@ -92,11 +92,11 @@ def test_facts_that_say_otherwise_are_found(artifact: Artifact) -> None:
     assert not measured(Artifact(artifact.path, wrong)).agrees
 
 
-@pytest.mark.parametrize("number", [np.nan, np.inf])
-def test_what_is_not_finite_becomes_no_number(artifact: Artifact, number: float) -> None:
+@pytest.mark.parametrize("number", [0.5, np.nan, np.inf])
+def test_a_row_that_has_changed_becomes_no_number(artifact: Artifact, number: float) -> None:
     (shard,) = artifact.path.glob("*/c/0/0/0")
     put(shard, np.float32(number).tobytes() + shard.read_bytes()[4:])
-    with pytest.raises(Damaged, match=f"{shard.parents[3]} holds a state that is not finite"):
+    with pytest.raises(Damaged, match=f"Row 0 in shard 0 of the store {shard.parents[3]} has changed"):
         measured(artifact)
 
 
