@@ -123,6 +123,15 @@ class Tokenize(Section):
     vocabulary: Literal["full", "used"] = "full"
     """Ids the decode head knows: the whole tokenizer, or those of the training split (small CPU demonstrations)."""
 
+    @model_validator(mode="after")
+    def _room(self) -> "Tokenize":
+        if self.max_source is not None and self.max_source > self.length - 2:
+            raise ValueError(
+                f"`max_source` ({self.max_source}) leaves no room in `length` ({self.length}) for a target and its end "
+                "mark behind the longest condition; lower the first or raise the second"
+            )
+        return self
+
 
 class Pretrain(Section):
     """A small T5 trained from scratch by span corruption on the run's own tokens."""

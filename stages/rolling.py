@@ -1,8 +1,8 @@
 """States that are encoded ahead of training into a window on the disk, in the order in which training takes them.
 
 One thread runs the encoder and writes blocks of some steps each with the store's own writer; training reads a block
-as it reads a store, and a block that was read is deleted. At most BLOCKS of them, and never more bytes than allowed,
-lie in the window's folder at a time. Nothing in it outlives the run: a run that was killed encodes its window anew.
+as it reads a store, and a block that was read is deleted. Some blocks, and never more bytes than allowed, lie in the
+window's folder at a time. Nothing in it outlives the run: a run that was killed encodes its window anew.
 Shapes: B rows, L positions, D width.
 """
 
@@ -21,14 +21,9 @@ from elf.cache.files import remove_tree
 from elf.cache.layout import STORAGE, Array, ArrayLayout, DType
 from elf.cache.rows import Rows
 from elf.cache.shards import write_metadata, write_shard
-from elf.pipeline.errors import Misconfigured
-from elf.pipeline.wording import bytes_text
 from elf.stages.order import Integers
 from elf.stages.states import States, Stopped, as_array, as_tensor
-
-BLOCKS = 8
-_ROW_EXTRA, _BLOCK_EXTRA = 24, 8192
-"""Bytes of a row's index entry and checksum; of a block's descriptions."""
+from elf.stages.window import cut_window
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,9 +59,11 @@ class RollingStates:
         self.dtype: DType = made.dtype
         self._made, self._folder = made, folder
         self._schedule = iter(schedule)
-        self._steps, blocks = self._cut(batch, window_bytes)
+        row_bytes = self.shape[1] * self.shape[2] * STORAGE[self.dtype].dtype.itemsize
+        window = cut_window(window_bytes, batch=batch, row_bytes=row_bytes)
+        self._steps = window.steps
         self._scratch = np.empty((batch, *self.shape[1:]), STORAGE[self.dtype].dtype)
-        self._room = threading.Semaphore(blocks)
+        self._room = threading.Semaphore(window.blocks)
         self._ready: queue.SimpleQueue[_Block | BaseException] = queue.SimpleQueue()
         self._current: _Block | None = None
         self._stopped = threading.Event()
@@ -102,20 +99,6 @@ class RollingStates:
         self._ready.put(Stopped())  # wakes who reads
         self._thread.join()
         remove_tree(self._folder)
-
-    def _cut(self, batch: int, window_bytes: int) -> tuple[int, int]:
-        """Steps of a block and blocks at a time. Raises Misconfigured where not even two steps fit."""
-        _, length, width = self.shape
-        step = batch * (length * width * STORAGE[self.dtype].dtype.itemsize + _ROW_EXTRA)
-        steps = max(1, (window_bytes // BLOCKS - _BLOCK_EXTRA) // step)
-        blocks = min(BLOCKS, window_bytes // (steps * step + _BLOCK_EXTRA))
-        if blocks < 2:
-            raise Misconfigured(
-                f"With compute.train.source: rolling, a process may take {bytes_text(window_bytes)} of disk, and two "
-                f"steps of {batch} rows take {bytes_text(2 * (step + _BLOCK_EXTRA))}. Raise "
-                "compute.train.window_bytes, free some disk, or set compute.train.source to live, which takes none."
-            )
-        return steps, blocks
 
     def _work(self) -> None:
         try:

@@ -2,8 +2,9 @@
 
 The source is no part of any key: all give the same rows in the same order and the same numbers up to rounding, and a
 run may go on with another. ``auto`` takes a store that is there, else builds one where it fits the disk, else encodes
-a window ahead. The choice is made before anything runs and written into the plan: into train's settings and into how
-train is tied to its latents. Light: nothing here loads torch.
+a window ahead, else, where not even that fits, encodes beside each step. The choice is made before anything runs and
+written into the plan: into train's settings and into how train is tied to its latents. Light: nothing here loads
+torch.
 """
 
 from collections.abc import Callable
@@ -18,10 +19,12 @@ from elf.pipeline.stage import Compute, StageContext
 from elf.pipeline.wording import about, bytes_text
 from elf.stages.compute import TrainCompute
 from elf.stages.config import Experiment, Train
-from elf.stages.estimate import estimate_plan
+from elf.stages.estimate import DTYPE_BYTES, estimate_plan
 from elf.stages.experiment import TRAIN
+from elf.stages.hints import width_of
 from elf.stages.machine import this_machine
 from elf.stages.totals import Estimate, total_bytes
+from elf.stages.window import cut_window, least_window
 
 Source: TypeAlias = Literal["store", "rolling", "live"]
 Find: TypeAlias = Callable[[Planned], Artifact | None]
@@ -96,44 +99,65 @@ def _choose(
     stored = find(latents)
     measured = section.latents.std == "measured"
     if compute.source != "auto":
-        if measured and compute.source != "store" and stored is None and find(train) is None:
+        pending = find(train) is None
+        if measured and compute.source != "store" and stored is None and pending:
             raise Misconfigured(UNMEASURED)
         choice = Choice(compute.source, "as compute.train.source asks", compute.window_bytes)
+        row_bytes = _row_bytes(plan, experiment, find)
+        if choice.source == "rolling" and pending and row_bytes is not None:
+            cut_window(compute.window_bytes // compute.processes, batch=_share(train), row_bytes=row_bytes)
     elif stored is not None:
         choice = Choice("store", "they are there", compute.window_bytes)
     else:
         estimates = estimate_plan(plan, experiment, find, this_machine())
-        choice = _by_room(train, estimates, compute.window_bytes, room(latents), measured=measured)
+        choice = _by_room(train, estimates, room(latents), row_bytes=_row_bytes(plan, experiment, find))
     if choice.source == "rolling" and this_machine().uses_gpu(latents.step.compute):
         shared = f"{choice.reason}; on the GPUs that train it saves nothing over live"
         return replace(choice, reason=shared)
     return choice
 
 
-def _by_room(
-    train: Planned, estimates: tuple[Estimate, ...], window: int, free: int, *, measured: bool
-) -> Choice:
-    """A store where all that is missing fits; else a window in half of what the rest leaves."""
+def _by_room(train: Planned, estimates: tuple[Estimate, ...], free: int, *, row_bytes: int | None) -> Choice:
+    """A store where all that is missing fits; else a window in half of what the rest leaves; else none."""
+    compute, section = train_compute(train.step.compute), train.step.section
+    assert isinstance(section, Train)
     sizes = {each.planned.step.name: each.bytes for each in estimates}
     latents = sizes[train.step.inputs[LATENTS]]
     if latents is None:
-        return Choice("store", "how many bytes they take is not known yet", window)
+        return Choice("store", "how many bytes they take is not known yet", compute.window_bytes)
     room, needed = int(free * (1 - MARGIN)), total_bytes(estimates)
     size, left = about(bytes_text(latents)), bytes_text(free)
     if needed <= room:
-        return Choice("store", f"{size} fit, {left} are free", window)
-    if measured:
+        return Choice("store", f"{size} fit, {left} are free", compute.window_bytes)
+    if section.latents.std == "measured":
         reason = (
             f"{size} may not fit, {left} are free; but train.latents.std is measured and takes a whole store, and a "
             "number there (0.2 for t5-small) would do without"
         )
-        return Choice("store", reason, window)
+        return Choice("store", reason, compute.window_bytes)
     heldout = sizes[train.step.inputs[HELDOUT]] if HELDOUT in train.step.inputs else 0
     rest = needed - latents - (heldout or 0)
-    fits = max(1, min(window, (room - rest) // 2))
-    return Choice(
-        "rolling", f"{size} do not fit, {left} are free and {MARGIN:.0%} of that is left alone", fits
-    )
+    fits = max(1, min(compute.window_bytes, (room - rest) // 2))
+    why = f"{size} do not fit, {left} are free and {MARGIN:.0%} of that is left alone"
+    if row_bytes is not None and fits < compute.processes * least_window(_share(train), row_bytes):
+        return Choice("live", f"{why}; nor does a window of two steps", compute.window_bytes)
+    return Choice("rolling", why, fits)
+
+
+def _share(train: Planned) -> int:
+    """Most rows of a step that one process takes."""
+    section = train.step.section
+    assert isinstance(section, Train)
+    return -(-section.batch // train.step.compute.processes)
+
+
+def _row_bytes(plan: Plan, experiment: Experiment, find: Find) -> int | None:
+    """Of a row's states, where the encoder's width is known."""
+    encoder = find(plan["fetch-encoder"]) if "fetch-encoder" in plan.names() else None
+    width = width_of(experiment, encoder)
+    if width is None:
+        return None
+    return experiment.tokenize.length * width * DTYPE_BYTES[experiment.encode.dtype]
 
 
 def _forgiving(find: Find) -> Find:

@@ -17,7 +17,7 @@ import numpy as np
 
 from elf.cache.files import make_folder, remove_tree, write_atomic
 from elf.cache.manifest import JSON
-from elf.pipeline.errors import Failed, Misconfigured
+from elf.pipeline.errors import Failed
 from elf.pipeline.stage import StageContext
 from elf.stages.counting import FILES_IN_FACTS, Counts
 from elf.stages.documents import OTHER_SPLIT, Corpus, Document, Skipped, chosen, describe_corpus
@@ -59,14 +59,9 @@ def run(section: "TokenizeStep", context: StageContext) -> Mapping[str, JSON]:
 
     Inputs: ``documents`` (fetch), ``tokenizer`` (fetch or tokenizer), ``vocabulary`` (tokenize of the training
     split, where ``tokenize.vocabulary`` is ``used``). Raises Failed for unusable records and when no row comes out,
-    Misconfigured for an end mark the tokenizer lacks or a length without room.
+    Misconfigured for an end mark the tokenizer lacks.
     """
     settings = section.tokenize
-    if section.data.pairs and (settings.max_source or 0) > settings.length - 2:
-        raise Misconfigured(
-            f"tokenize.max_source is {settings.max_source} and tokenize.length {settings.length}: that leaves no "
-            "room for a target and its end mark behind the longest condition; lower the first or raise the second."
-        )
     folder = context.out / "tokenizer"
     copy_tokenizer(context.inputs["tokenizer"].path / "data", folder)
     tokenizer = load_tokenizer(folder)

@@ -73,8 +73,20 @@ def test_a_margin_stays_free() -> None:
 def test_the_window_shrinks_with_the_disk() -> None:
     _, choice = settled("owt-full", free=65 * 10**9)
     assert 0 < choice.window_bytes < 4 * 10**9
-    _, choice = settled("owt-full", free=10**9)
-    assert choice.window_bytes == 1, "the stage says that nothing fits, and names live"
+
+
+def test_where_no_window_fits_the_encoder_runs_beside_the_steps() -> None:
+    plan, choice = settled("owt-full", free=10**9)
+    assert choice.source == "live"
+    assert "~9.25 TB do not fit, 1.00 GB are free" in choice.reason
+    assert choice.reason.endswith("nor does a window of two steps")
+    assert spared(plan) == {"encode", "encode-validation"}
+
+
+def test_a_window_too_small_for_two_steps_is_refused_before_anything_runs() -> None:
+    asked = ("compute.train.source=rolling", "compute.train.window_bytes=9000")
+    with pytest.raises(Misconfigured, match=r"may take 1\.12 kB of disk, and two steps of 64 rows take"):
+        settled("owt-full", *asked, free=TERABYTE)
 
 
 def test_keys_do_not_know_the_source() -> None:
@@ -115,7 +127,7 @@ def test_measured_takes_a_store() -> None:
     assert choice.source == "store"
     assert "may not fit" in choice.reason
     _, choice = settled("tiny", "train.latents.std=1.5", free=1)
-    assert choice.source == "rolling"
+    assert choice.source == "live"
 
 
 def test_a_finished_run_is_not_held_against_its_source(tmp_path: Path) -> None:

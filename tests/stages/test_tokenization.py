@@ -11,6 +11,7 @@ import numpy as np
 import psutil
 import pytest
 from corpora import digest_folder, make_corpus, make_source, make_tokenizer, numbered, run_tokenize
+from pydantic import ValidationError
 
 from elf.cache.store import Artifact
 from elf.pipeline.errors import Failed, Misconfigured
@@ -94,7 +95,7 @@ def test_pairs_are_cut_side_by_side_and_counted(tmp_path: Path, tokenizer: Artif
         assert (row[start : length - 1] != 1).all()
         assert (row[length:] == 1).all()
     assert rows.vocabulary.max_source == 16
-    with pytest.raises(Misconfigured, match="no room for a target"):
+    with pytest.raises(ValidationError, match="leaves no room"):
         build(tmp_path, tokenizer, {"a.jsonl": records}, "tight", source=PAIRS, length=17, max_source=16)
 
 
