@@ -1,11 +1,13 @@
 """How stages run, never what they make: the section ``compute`` of a configuration."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
 from elf.pipeline.section import RUNTIME, Section
 from elf.pipeline.stage import Compute
+
+Compile: TypeAlias = Literal["auto", True, False]
 
 
 class TrainCompute(Compute):
@@ -13,11 +15,23 @@ class TrainCompute(Compute):
 
     source: Annotated[Literal["auto", "store", "rolling", "live"], RUNTIME] = "auto"
     """``store``: encode once, read what is stored. ``live``: the frozen encoder runs beside each step, no disk.
-    ``rolling``: it runs ahead and keeps a window on the disk. ``auto``: a store that is there or fits, else rolling."""
+    ``rolling``: it runs ahead and keeps a window on the disk. ``auto``: a store that is there or fits, else rolling,
+    else live."""
     window_bytes: Annotated[int, RUNTIME, Field(ge=1)] = 8 * 2**30
     """Disk that ``rolling`` takes at most, over all processes."""
     reader: Annotated[Literal["map", "pread"], RUNTIME] = "map"
     """How a store is read: through memory maps, or by reads (network file systems: an I/O error under a map kills)."""
+    compile: Annotated[Compile, RUNTIME] = "auto"
+    """Compile the network's blocks, half a minute at the start: ``auto`` on CUDA. Changes rounding."""
+    checkpointing: Annotated[bool, RUNTIME] = False
+    """Compute blocks again in the backward pass: a quarter slower, and most of the activations' memory is free."""
+
+
+class SampleCompute(Compute):
+    """How sampling is run."""
+
+    compile: Annotated[Compile, RUNTIME] = "auto"
+    """Compile the network's blocks, half a minute at the start: ``auto`` on CUDA. Changes rounding."""
 
 
 class ComputeByStage(Section):
@@ -30,7 +44,7 @@ class ComputeByStage(Section):
     encode: Compute = Compute()
     train: TrainCompute = TrainCompute()
     weights: Compute = Compute()
-    sample: Compute = Compute()
+    sample: SampleCompute = SampleCompute()
     control: Compute = Compute()
     evaluate: Compute = Compute()
     report: Compute = Compute()

@@ -20,15 +20,17 @@ import torch
 from elf.cache.files import make_folder, write_atomic
 from elf.cache.manifest import JSON
 from elf.pipeline.errors import Failed, Misconfigured
-from elf.pipeline.stage import StageContext
+from elf.pipeline.stage import Compute, StageContext
+from elf.stages.compute import SampleCompute
 from elf.stages.config import Sample
-from elf.stages.devices import choose_device
+from elf.stages.devices import choose_compile, choose_device
 from elf.stages.latents import LatentRows, open_latents
 from elf.stages.memory import keep_freed_memory, set_threads
 from elf.stages.model.config import SamplerConfig
 from elf.stages.model.decoding import decode
 from elf.stages.model.draws import draw_samples
 from elf.stages.model.sampler import Condition, sample_latents
+from elf.stages.model.speeding import compile_blocks
 from elf.stages.rows import TokenRows
 from elf.stages.texts import SAMPLES, SETTINGS, Text, write_texts
 from elf.stages.trained import Trained, load_trained
@@ -122,6 +124,11 @@ def run(section: Sample, context: StageContext) -> Mapping[str, JSON]:
     }
 
 
+def sample_compute(compute: Compute) -> SampleCompute:
+    """Sampling's runtime settings; its own stay at their defaults where only the common ones are given."""
+    return compute if isinstance(compute, SampleCompute) else SampleCompute(**compute.model_dump())
+
+
 def prepare(section: Sample, context: StageContext) -> tuple[Sampling, TokenRows]:
     """The model, checked against the tokens and states it is to be used with; refuses what does not fit."""
     if len(set(section.seeds)) != len(section.seeds) or not section.seeds:
@@ -133,6 +140,8 @@ def prepare(section: Sample, context: StageContext) -> tuple[Sampling, TokenRows
     rows = TokenRows.open(tokens.path)
     trained = load_trained(context.inputs["model"].path, section.weights, device)
     trained.card.check_fits(vocabulary=rows.vocabulary)
+    if choose_compile(sample_compute(context.compute).compile, device, context.progress):
+        compile_blocks(trained.network)
     if rows.vocabulary.max_source is not None and latents is None:
         raise Failed(
             "The rows are pairs, but no encoded sources were given to condition on; the plan lacks the input 'latents'."

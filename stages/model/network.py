@@ -5,11 +5,13 @@ S = prefix + L, N chosen rows. Projections, prefix and heads run in float32 (the
 bf16 autocast; the blocks follow autocast.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint  # pyright: ignore[reportUnknownVariableType]
 
 from elf.stages.model.config import ModelConfig
 from elf.stages.model.layers import Block, Linear, NumberEmbedder, RMSNorm, Rotation, modulate, rotary_tables
@@ -30,7 +32,11 @@ class Hidden(NamedTuple):
 
 
 class Trunk(nn.Module):
-    """Input projections, conditioning and blocks."""
+    """Input projections, conditioning and blocks.
+
+    With `checkpointing` set, of a block only the input is kept for the backward pass, which computes the rest again:
+    the same numbers from less memory.
+    """
 
     rotary_cos: Tensor
     rotary_sin: Tensor
@@ -38,6 +44,7 @@ class Trunk(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
+        self.checkpointing = False
         width, hidden = config.width, config.hidden
         self.self_condition = Linear(2 * width, width)
         self.input_down = None if config.bottleneck is None else Linear(width, config.bottleneck, bias=False)
@@ -88,8 +95,16 @@ class Trunk(nn.Module):
             key_mask_BL = F.pad(key_mask_BL.bool(), (prefix, 0), value=True)
         rotation = self.rotation(z_BLC.shape[1])
         for block in self.blocks:
-            x_BSH = block(x_BSH, rotation, condition_BH=condition_BH, key_mask_BS=key_mask_BL)
+            x_BSH = self._pass(block, x_BSH, rotation, condition_BH=condition_BH, key_mask_BS=key_mask_BL)
         return Hidden(x_BSH[:, prefix:], condition_BH)
+
+    def _pass(self, block: nn.Module, x_BSH: Tensor, rotation: Rotation, **given: Tensor | None) -> Tensor:
+        if not (self.checkpointing and torch.is_grad_enabled()):
+            return block(x_BSH, rotation, **given)
+        drawing = self.config.dropout > 0.0
+        return checkpoint(  # pyright: ignore[reportUnknownVariableType]
+            partial(block, **given), x_BSH, rotation, use_reentrant=False, preserve_rng_state=drawing
+        )
 
     def project(self, z_BLC: Tensor) -> Tensor:
         """(B, L, D), or (B, L, 2D) = [state ; self-condition], to hidden."""
@@ -162,6 +177,11 @@ class Network(nn.Module):
         self.flow_head = Linear(config.hidden, config.width)
         self.decode_projection = Linear(config.hidden, config.width)
         self.decode_vocabulary = Linear(config.width, config.vocabulary)
+
+    @property
+    def trunks(self) -> list[Trunk]:
+        """One, or two with a decoder of its own."""
+        return [self.trunk] if self.decode_trunk is None else [self.trunk, self.decode_trunk]
 
     def forward(
         self,
