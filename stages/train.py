@@ -19,6 +19,7 @@ from elf.pipeline.errors import Failed
 from elf.pipeline.stage import StageContext
 from elf.stages import checkpoint as checkpoints
 from elf.stages.config import Optim, Train
+from elf.stages.devices import choose_compile
 from elf.stages.feeding import Fed, Recipe
 from elf.stages.heldout import Heldout, means
 from elf.stages.latents import LatentRows
@@ -28,8 +29,10 @@ from elf.stages.model.network import Network, build, count_parameters
 from elf.stages.model.objective import Batch, Loss, loss
 from elf.stages.model.optim import clip
 from elf.stages.model.schedule import learning_rate
+from elf.stages.model.speeding import checkpoint_blocks, compile_blocks, few_rows
 from elf.stages.pieces import Measured, Pieces
 from elf.stages.saving import Saver
+from elf.stages.sources import train_compute
 from elf.stages.steps import Length, training_length
 from elf.stages.stopping import Interrupted, StopWish
 from elf.stages.team import Team
@@ -44,13 +47,16 @@ CHECKPOINTS = "checkpoints"
 class Objective(nn.Module):
     """The loss as a module, so that its forward is what the processes of a run synchronise."""
 
-    def __init__(self, network: Network, config: ObjectiveConfig, precision: str) -> None:
+    def __init__(
+        self, network: Network, config: ObjectiveConfig, precision: str, *, few_shapes: bool = False
+    ) -> None:
         super().__init__()
-        self.network, self.config, self.precision = network, config, precision
+        self.network, self.config, self.precision, self.few_shapes = network, config, precision, few_shapes
 
     def forward(self, batch: Batch, draws: Draws) -> Loss:
+        multiple = few_rows(len(batch.x_BLD)) if self.few_shapes else 1
         with torch.autocast(batch.x_BLD.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
-            return loss(self.network, batch, draws, self.config)
+            return loss(self.network, batch, draws, self.config, row_multiple=multiple)
 
 
 def run(section: Train, context: StageContext) -> Mapping[str, JSON]:
@@ -74,8 +80,9 @@ def run(section: Train, context: StageContext) -> Mapping[str, JSON]:
 
         # What steps change
         network = build(card.model, torch.Generator().manual_seed(section.seed)).to(team.device)
+        compiled = speed_up(network, context, team.device)
         state = TrainingState(network, section.optim, team)
-        objective = Objective(network, card.objective, section.precision)
+        objective = Objective(network, card.objective, section.precision, few_shapes=compiled)
         wrapped = team.wrap(objective, all_used=card.objective.self_condition > 0)
         pieces = Pieces(places, groups=section.accumulate, at_once=context.compute.batch, team=team)
 
@@ -134,6 +141,17 @@ def run(section: Train, context: StageContext) -> Mapping[str, JSON]:
         facts = conclude(section, context, state, latents) if team.writes else {}
         team.leave()
         return facts
+
+
+def speed_up(network: Network, context: StageContext, device: torch.device) -> bool:
+    """Have the network run as ``compute.train`` says; whether it is compiled."""
+    compute = train_compute(context.compute)
+    if compute.checkpointing:
+        checkpoint_blocks(network)
+    compiled = choose_compile(compute.compile, device.type, context.progress)
+    if compiled:
+        compile_blocks(network)
+    return compiled
 
 
 def rate(optim: Optim, length: Length, step: int) -> float:
