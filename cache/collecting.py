@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from elf.cache.errors import CacheError, Damaged
+from elf.cache.files import listed
 from elf.cache.lease import holder_of, last_holder_of
 from elf.cache.manifest import Fingerprint, Manifest, check_name, short
 from elf.cache.pins import read_pins
@@ -134,7 +135,8 @@ def _stats(path: Path) -> Iterator[os.stat_result]:
 def _read_artifacts(store: Store) -> tuple[dict[Place, Manifest | None], dict[Place, Damaged]]:
     found: dict[Place, Manifest | None] = {}
     faults: dict[Place, Damaged] = {}
-    for folder in sorted(store.root.glob("[a-z]*/*")):
+    stages = [folder for folder in listed(store.root) if folder.name[:1].isalpha()]
+    for folder in (each for stage in stages for each in listed(stage)):
         place = folder.parent.name, Fingerprint(folder.name)
         try:
             check_name(*place)
@@ -199,7 +201,7 @@ def _follow_inputs(found: Mapping[Place, Manifest | None], reasons: dict[Place, 
 
 def _unfinished(root: Path, *, grace: float, now: float) -> Iterator[Item]:
     """Half-built folders, and what killed builders left beside them."""
-    for path in sorted(root.glob(f"{BUILDING}/*/*")):
+    for path in listed(root / BUILDING, levels=2):
         place = path.parent.name, Fingerprint(path.name[:64])
         try:
             check_name(*place)
@@ -222,7 +224,7 @@ def _unfinished(root: Path, *, grace: float, now: float) -> Iterator[Item]:
 
 def _trash(root: Path) -> Iterator[Item]:
     """What a collector that was killed had taken out of its place already."""
-    for path in sorted(root.glob(f"{TRASH}/*")):
+    for path in listed(root / TRASH):
         yield Item("leftover", ("", Fingerprint("")), path, measure(path), newest(path), None, ())
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import google_crc32c
 import xxhash
 
-from elf.cache.errors import Unwritable
+from elf.cache.errors import CacheError, Unwritable
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -95,6 +95,23 @@ def make_folder(path: Path) -> Path:
     with writing(path):
         path.mkdir(parents=True, exist_ok=True)
     return path
+
+
+def listed(folder: Path, *, levels: int = 1) -> list[Path]:
+    """What lies so many levels below a folder, in order; nothing where there is no folder.
+
+    Raises CacheError where a folder cannot be read: what is not seen must not count as absent.
+    """
+    try:
+        found = sorted(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise CacheError(
+            f"{folder} cannot be read ({error.strerror}), and what lies in it must be known here. Make it readable for "
+            "this user, or run the command as the user who made it."
+        ) from error
+    return found if levels == 1 else [path for inner in found for path in listed(inner, levels=levels - 1)]
 
 
 def fsync_folder(path: Path) -> None:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from elf.cache.errors import CacheError
-from elf.cache.files import fsync_folder, make_folder, write_atomic, writing
+from elf.cache.files import fsync_folder, listed, make_folder, write_atomic, writing
 from elf.cache.manifest import Fingerprint, check_name
 from elf.cache.uses import Place
 
@@ -54,12 +54,14 @@ def is_pinned(root: Path, place: Place) -> bool:
 def read_pins(root: Path) -> Mapping[Place, Pin]:
     """All pins by stage and key. It is the file's name that pins: one that cannot be read still does."""
     found: dict[Place, Pin] = {}
-    for path in sorted(root.glob(f"{PINS}/*/*.json")):
+    for path in listed(root / PINS, levels=2):
+        if path.suffix != ".json":
+            continue  # a file that somebody is just writing
         place = path.parent.name, Fingerprint(path.stem)
         try:
             check_name(*place)
         except CacheError:
-            continue  # a file that somebody is just writing
+            continue
         found[place] = _read(path)
     return found
 

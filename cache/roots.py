@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from elf.cache.errors import CacheError, Damaged, Unwritable
-from elf.cache.files import make_folder, write_atomic, writing
+from elf.cache.files import listed, make_folder, write_atomic, writing
 from elf.cache.manifest import Fingerprint, check_name
 from elf.cache.uses import Place, mark, place_of
 
@@ -83,7 +83,7 @@ def remember(root: Path, folder: Path, adding: Mapping[str, Place]) -> None:
 
 def known_folders(root: Path) -> list[RunsFolder]:
     """Every folder of runs that the store remembers, seen or not. Raises Damaged for a record that cannot be read."""
-    return [_look(root, path) for path in sorted(root.glob(f"{ROOTS}/*.json"))]
+    return [_look(root, path) for path in listed(root / ROOTS) if path.suffix == ".json"]
 
 
 def forget(root: Path, folder: Path) -> int:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from elf.cache.errors import Unwritable
-from elf.cache.files import TEMPORARY
+from elf.cache.files import TEMPORARY, listed
 from elf.cache.lease import POLL, TTL, Holder, acquire, holder_of
 from elf.cache.manifest import MANIFEST, Fingerprint
 
@@ -70,9 +70,9 @@ def holding(root: Path, places: Collection[Place], *, ttl: float = TTL) -> Gener
 
 def users(root: Path, *, ttl: float = TTL) -> Iterator[Holder]:
     """Whoever builds or reads in the store at the moment; `uses` says what."""
-    for pattern in (f"{BUILDING}/*/*.lease", f"{HOLDS}/*.lease"):
-        for lease in sorted(root.glob(pattern)):
-            holder = holder_of(lease.with_suffix(""), ttl=ttl)
+    for path in (*listed(root / BUILDING, levels=2), *listed(root / HOLDS)):
+        if path.suffix == ".lease":
+            holder = holder_of(path.with_suffix(""), ttl=ttl)
             if holder is not None:
                 yield holder
 

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,7 @@ from stored import DAY, describe, finished, half_build, key_of, link, listing, p
 
 from elf.cache.collecting import survey
 from elf.cache.collector import collecting
-from elf.cache.errors import Damaged, StoreBusy
+from elf.cache.errors import CacheError, Damaged, StoreBusy
 from elf.cache.lease import TTL, Holder
 from elf.cache.manifest import Manifest
 from elf.cache.pins import pin
@@ -429,6 +430,17 @@ def test_while_something_kept_is_damaged_nothing_is_removed(store: Store) -> Non
     with pytest.raises(Damaged, match=second[1]):
         collect(store)
     assert finished(store.root) == {first, second}
+
+
+@pytest.mark.parametrize("folder", [".pins/train", ".roots", ".holds", ".building/train", "train"])
+def test_nothing_is_surveyed_where_something_cannot_be_read(store: Store, folder: str) -> None:
+    """A link to itself stands for what this user may not read; the tests may run as root, who reads everything."""
+    path = store.root / folder
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(path, ignore_errors=True)
+    path.symlink_to(path)
+    with pytest.raises(CacheError, match=f"{path} cannot be read"):
+        survey(store, grace=0)
 
 
 def test_what_is_damaged_and_not_wanted_goes(store: Store) -> None:
