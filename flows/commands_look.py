@@ -16,6 +16,7 @@ from elf.flows.score_table import read_scores, score_notes, score_table
 from elf.flows.terminal import make_console
 from elf.pipeline.explain import Explainer, Explanation
 from elf.pipeline.forecast import read_forecast
+from elf.pipeline.runner import needed
 from elf.pipeline.runs import PAGE, RESOLVED, RunRecord, list_runs, read_run
 from elf.pipeline.wording import bytes_text, count_of, seconds_text, size_of
 
@@ -26,10 +27,10 @@ def show_why(
     """Explain one stage or step, or all of a plan."""
     request = load_request(config, overrides, store)
     names = request.plan.names() if stage is None else request.plan.select(stage)
-    explainer = Explainer(request.plan, request.store)
-    told = [explainer.explain(name) for name in names]
     remote = elsewhere(complain)
-    pulled = [each.found is None and not each.spared and remote.holds(each.planned) for each in told]
+    explainer = Explainer(request.plan, request.store, needed(request.plan, request.store, remote=remote))
+    told = [explainer.explain(name) for name in names]
+    pulled = [each.state == "build" and remote.holds(each.planned) for each in told]
     if as_json:
         plain = [{**_plain_explanation(each), "remote": far} for each, far in zip(told, pulled, strict=True)]
         print(json.dumps(plain, indent=1))
@@ -124,7 +125,7 @@ def _plain_explanation(told: Explanation) -> dict[str, Any]:
         "step": told.planned.step.name,
         "stage": told.planned.step.spec.name,
         "key": told.planned.key,
-        "state": "hit" if told.found is not None else "skip" if told.spared else "build",
+        "state": told.state,
         "nearest": None if told.nearest is None else told.nearest.manifest.fingerprint,
         "changes": [{"setting": each.place, "old": each.old, "new": each.new} for each in told.changes],
         "causes": [

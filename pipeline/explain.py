@@ -1,8 +1,9 @@
 """Why a step is a hit or a miss: the wanted identity beside the nearest one the store has."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from elf.cache.errors import Damaged
 from elf.cache.manifest import JSON, Fingerprint, short
@@ -32,7 +33,8 @@ class Change:
 class Explanation:
     """``found`` for a hit; else the nearest artifact, if any, and what differs from it.
 
-    ``upstream`` explains, by role, the inputs whose keys differ; ``spared``: no step of the plan needs it built.
+    ``upstream`` explains, by role, the inputs whose keys differ; ``spared``: no step of the plan needs it built;
+    ``idle``: one would, but is there.
     """
 
     planned: Planned
@@ -41,6 +43,12 @@ class Explanation:
     changes: tuple[Change, ...]
     upstream: tuple["Explanation", ...]
     spared: bool = False
+    idle: bool = False
+
+    @property
+    def state(self) -> Literal["hit", "skip", "build"]:
+        """What a run would do."""
+        return "hit" if self.found is not None else "skip" if self.spared or self.idle else "build"
 
     def lines(self) -> Iterator[str]:
         """The explanation as text: what differs, and for what differs upstream the way from there to here."""
@@ -53,11 +61,12 @@ class Explanation:
         if self.spared:
             yield f"{title}  skip: what takes it as an input makes what it needs of it, or does without"
             return
+        title += "  missing, and not needed by what is there:" if self.idle else "  build:"
         if self.nearest is None:
-            yield f"{title}  build: no other {step.spec.name} of its kind is stored"
+            yield f"{title} no other {step.spec.name} of its kind is stored"
             return
         made = self.nearest.manifest
-        yield f"{title}  build: nearest is {short(made.fingerprint)} of {_minute(made.provenance.started)}"
+        yield f"{title} nearest is {short(made.fingerprint)} of {_minute(made.provenance.started)}"
         for change, way in self.causes():
             yield f"  {change}" if len(way) == 1 else f"  {change}  ({' → '.join(way)})"
 
@@ -76,14 +85,14 @@ class Explanation:
 
 def explain(plan: Plan, name: str, store: Store) -> Explanation:
     """Why the step ``name`` is a hit or must be built, following changed inputs upstream."""
-    return Explainer(plan, store).explain(name)
+    return Explainer(plan, store, plan.names()).explain(name)
 
 
 class Explainer:
-    """Explains steps of one plan; each manifest is read once."""
+    """Explains steps of one plan, of which a run would visit ``wanted``; each manifest is read once."""
 
-    def __init__(self, plan: Plan, store: Store) -> None:
-        self._plan, self._store = plan, store
+    def __init__(self, plan: Plan, store: Store, wanted: Collection[str]) -> None:
+        self._plan, self._store, self._wanted = plan, store, wanted
         self._spared = plan.spared()
         self._place = {name: place for place, name in enumerate(plan.names())}
         self._found: dict[tuple[str, str], Artifact | None] = {}
@@ -101,7 +110,8 @@ class Explainer:
         told = (
             Explanation(planned, None, None, (), ()) if nearest is None else self._against(planned, nearest)
         )
-        return replace(told, spared=name in self._spared)
+        spared = name in self._spared
+        return replace(told, spared=spared, idle=not spared and name not in self._wanted)
 
     def _against(self, planned: Planned, old: Artifact) -> Explanation:
         """What separates the wanted step from ``old``."""

@@ -5,10 +5,10 @@ import shutil
 from toy_stages import COUNT, WORDS, Count, Recorder, Words, toy_plan
 
 from elf.cache.store import Store
-from elf.pipeline.explain import explain
+from elf.pipeline.explain import Explainer, explain
 from elf.pipeline.plan import Plan, Step
 from elf.pipeline.progress import LineProgress
-from elf.pipeline.runner import materialise
+from elf.pipeline.runner import materialise, needed
 from elf.pipeline.stage import StageSpec
 
 
@@ -22,6 +22,18 @@ def test_an_empty_store_has_nothing_near(store: Store) -> None:
 def test_a_hit_says_when_it_was_built(store: Store, watch: Recorder, quiet: LineProgress) -> None:
     materialise(toy_plan(), store, watch=watch, progress=quiet)
     assert "hit" in next(explain(toy_plan(), "count", store).lines())
+
+
+def test_what_is_gone_and_not_needed_any_more_is_not_said_to_be_built(
+    store: Store, watch: Recorder, quiet: LineProgress
+) -> None:
+    plan = toy_plan()
+    outcomes = materialise(plan, store, watch=watch, progress=quiet)
+    shutil.rmtree(outcomes["words"].artifact.path)
+    told = Explainer(plan, store, needed(plan, store)).explain("words")
+    assert told.state == "skip"
+    assert "missing, and not needed by what is there" in next(told.lines())
+    assert explain(plan, "words", store).state == "build"
 
 
 def test_the_changed_setting_is_named(store: Store, watch: Recorder, quiet: LineProgress) -> None:
