@@ -18,6 +18,7 @@ from elf.flows.failing import complain
 from elf.flows.remotes import named_remote, read_limit
 from elf.flows.request import RUNS, open_store
 from elf.flows.terminal import make_console, make_progress
+from elf.pipeline.descriptions import read_description
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.finding import KEY_START, find_artifact
 from elf.pipeline.runs import RESOLVED, read_run
@@ -103,10 +104,16 @@ def _meant(name: str, store: Store) -> Iterator[Artifact]:
 
 
 def _add_inputs(artifact: Artifact, store: Store, found: dict[Place, Artifact]) -> None:
-    """What an artifact was made from, as far as it is here, before what was made from it."""
-    for key in artifact.manifest.inputs.values():
-        for path in store.root.glob(f"[a-z]*/{key}"):
-            above = store.find(path.parent.name, key)
+    """What an artifact was made from, as far as it is here, before what was made from it.
+
+    Of an input that it was made without, what that would have been made from.
+    """
+    for role, key in artifact.manifest.inputs.items():
+        stored = [store.find(path.parent.name, key) for path in store.root.glob(f"[a-z]*/{key}")]
+        described = None if any(stored) else read_description(artifact.path, role)
+        if described is not None and described.fingerprint == key:
+            _add_inputs(Artifact(artifact.path, described), store, found)
+        for above in stored:
             if above is not None and above.manifest.place not in found:
                 _add_inputs(above, store, found)
                 found[above.manifest.place] = above

@@ -21,10 +21,12 @@ from elf.flows.doctor import look_at_remote
 from elf.flows.remotes import elsewhere, named_remote, read_limit
 from elf.flows.request import Request
 from elf.pipeline.errors import Failed, Misconfigured
+from elf.pipeline.plan import Plan, Step, Tie
 from elf.pipeline.progress import LineProgress
 from elf.pipeline.runner import materialise
 from elf.pipeline.runs import link_runs
 from elf.pipeline.sharing import NOWHERE, ReadThrough
+from elf.pipeline.stage import StageSpec
 
 
 @pytest.fixture
@@ -71,6 +73,20 @@ def test_inputs_are_sent_and_fetched_only_when_asked_for(
     assert [each.manifest.stage for each in Store(Path(other)).artifacts()] == ["count"]
     pull_artifacts([f"count/{key('count')[:12]}"], other, with_inputs=True)
     assert re.search(r"pulled  words .*\nhere    count ", capsys.readouterr().out)
+
+
+def test_what_an_input_would_have_been_made_from_is_sent_with_what_was_made_without_it(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words, count = (each.step for each in toy_plan() if each.step.name in ("words", "count"))
+    spec = StageSpec("total", toy_stages.Words, "toy_stages:make_nothing", ("count",), version=1)
+    total = Step("total", spec, toy_stages.Words(), {"count": "count"}, ties={"count": Tie.INLINE})
+    store = Store(Path("store"))
+    shutil.rmtree(store.path("count", toy_plan()["count"].key))
+    done = materialise(Plan([words, count, total]), store, watch=Recorder(), progress=LineProgress(every=1e9))
+    assert "count" not in done
+    push_artifacts([f"total/{done['total'].artifact.manifest.fingerprint[:12]}"], None, with_inputs=True)
+    assert re.search(r"pushed  words .*\npushed  total ", capsys.readouterr().out)
 
 
 def test_what_a_name_means_at_the_remote_must_be_one_thing(here: Path) -> None:
