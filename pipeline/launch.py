@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+import yaml
+
 from elf.cache.files import write_atomic
 from elf.cache.manifest import JSON
 from elf.pipeline.errors import Failed, Misconfigured
@@ -50,6 +52,8 @@ def run_child(
     job = context.aux / "job.json"
     write_atomic(job, json.dumps(describe_job(spec, section, context, events), indent=1))
     before = log.stat().st_size if log.exists() else 0
+    if (hosts := _hosts(context.compute)) > 1:
+        context.progress.note(describe_others(spec, context.compute, job, hosts))
     code = _supervised(_command(spec, context.compute, job), context, log, events, lock)
     if failure.exists():
         told = json.loads(failure.read_text())
@@ -105,6 +109,28 @@ def _command(spec: StageSpec[Any], compute: Compute, job: Path) -> list[str]:
         elif compute.device == "cpu":
             launch += ["--cpu"]
     return [*launch, "-m", spec.worker, str(job)]
+
+
+def _hosts(compute: Compute) -> int:
+    """How many hosts the accelerate config file speaks of. Raises Misconfigured where it cannot be read."""
+    if compute.accelerate_config is None:
+        return 1
+    try:
+        told = yaml.safe_load(Path(compute.accelerate_config).read_text(encoding="utf-8"))
+        return int(told.get("num_machines", 1))
+    except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
+        raise Misconfigured(
+            f"compute.train.accelerate_config names {compute.accelerate_config}, which is no accelerate config file: "
+            f"{error}. `accelerate config --config_file FILE` makes one."
+        ) from error
+
+
+def describe_others(spec: StageSpec[Any], compute: Compute, job: Path, hosts: int) -> str:
+    """What to call on the other hosts, which read the same store under the same path."""
+    python, config = Path(sys.executable), Path(compute.accelerate_config or "").resolve()
+    launch = f"{python} -m accelerate.commands.launch --config_file {config} --machine_rank RANK"
+    others = "RANK 1" if hosts == 2 else f"RANK 1 to {hosts - 1}"
+    return f"Waiting for {others}; on each of those hosts: {launch} -m {spec.worker} {job.resolve()}"
 
 
 def child_environment(threads: int) -> dict[str, str]:

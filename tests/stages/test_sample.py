@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -6,11 +7,13 @@ import pytest
 import torch
 from judging import make_artifact, make_context
 from tokens import END, make_tokens
+from torch._dynamo.utils import counters
 from toy_training import Size, make_latents
 
 from elf.cache.store import Artifact
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.stages import checkpoint, sample
+from elf.stages.compute import SampleCompute
 from elf.stages.config import Sample
 from elf.stages.latents import Scale
 from elf.stages.model.config import ModelConfig, ObjectiveConfig
@@ -240,3 +243,18 @@ def test_numbers_that_are_not_finite_stop_the_stage(tmp_path: Path, inputs: dict
     with pytest.raises(Failed, match="not finite"):
         run(tmp_path / "out", inputs | {"model": explosive}, steps=8)
     assert not (tmp_path / "out" / "samples.jsonl").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor:UserWarning", "ignore:`torch.jit.script:DeprecationWarning"
+)
+def test_a_compiled_model_samples_the_same_texts(tmp_path: Path, inputs: dict[str, Artifact]):
+    """A last batch of another size included."""
+    context = make_context(tmp_path / "compiled", inputs)
+    compute = SampleCompute(device="cpu", threads=1, batch=16, compile=True)
+    counters.clear()
+    sample.run(setting(), replace(context, compute=compute))
+    assert counters["stats"]["unique_graphs"] == 2
+    assert read_texts(tmp_path / "compiled" / "samples.jsonl") == run(tmp_path / "plain", inputs)
