@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from elf.stages.model.config import ModelConfig, ObjectiveConfig, SamplerConfig
+from elf.stages.model.orthogonal import GRAM_RATIO, PANELS, SMALLEST
 
 EMBEDDED = 256
 """Width of the sines that a single number (time, guidance) is embedded from."""
@@ -76,16 +77,18 @@ def sample_flops(config: ModelConfig, sampler: SamplerConfig, length: int, *, co
 
 
 def muon_flops(config: ModelConfig) -> float:
-    """Of one optimiser step's Newton–Schulz iterations (`elf.stages.model.orthogonal`), whatever the batch.
+    """Of one optimiser step's Newton–Schulz iterations (`elf.stages.model.orthogonal`) on a CPU, whatever the batch.
 
-    A long matrix (M × N, N ≥ 1.5 M) takes 8 M²N and 28 M³, any other 20 M²N and 10 M³.
+    A long matrix (M × N, N ≥ 1.5 M) takes 4 M²N and as much again in symmetric products, and 28 M³ in these; any
+    other 10 M²N, as much again in symmetric ones, and 10 M³. A GPU computes symmetric products whole.
     """
     total = 0.0
     for short, long in map(sorted, matrices(config)):
-        if long >= 1.5 * short:
-            total += 8.0 * short**2 * long + 28.0 * short**3
+        symmetric = (PANELS + 1) / (2 * PANELS) if short >= SMALLEST else 1.0
+        if long >= GRAM_RATIO * short:
+            total += 4.0 * (1.0 + symmetric) * short**2 * long + 28.0 * symmetric * short**3
         else:
-            total += 20.0 * short**2 * long + 10.0 * short**3
+            total += 10.0 * (1.0 + symmetric) * short**2 * long + 10.0 * symmetric * short**3
     return total
 
 

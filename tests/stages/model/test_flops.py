@@ -118,8 +118,9 @@ def test_weights_of_elf_b() -> None:
         assert count_parameters(Network(config)) == pytest.approx(count_weights(config), rel=0.01)
 
 
-def test_muon() -> None:
-    network = tiny_network(hidden=64, guidance_tokens=0).float()
+@pytest.mark.parametrize("hidden", [64, 144])
+def test_muon(hidden: int) -> None:
+    network = tiny_network(hidden=hidden, guidance_tokens=0).float()
     for parameter in network.parameters():
         parameter.grad = torch.ones_like(parameter)
     optimizer = Muon(network.parameters(), 1e-3)
