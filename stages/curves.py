@@ -1,4 +1,4 @@
-"""The lines of a training run's `metrics.jsonl` as curves short enough to draw."""
+"""The lines of a training run's `metrics.jsonl` as curves short enough to draw: over steps, and over noise levels."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -7,9 +7,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from elf.stages.model.config import LEVELS
+from elf.stages.tally import BY_LEVEL
+
 BINS = 100
 SMALLEST_BIN = 4
 PARTS = ("loss", "ce", "l2")
+BRANCHES = {"ce": "decode", "l2": "denoise"}
+THIRDS = 3
+RAREST = 1e-3
+"""Share of a third's positions below which a noise level is left out: its mean would be that of a row or two."""
 Array = NDArray[np.float64]
 
 
@@ -32,21 +39,80 @@ class Curve:
         return not (self.step.size or self.heldout_step.size)
 
 
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """One branch's loss over the noise level: `t` the middles of the bins, `thirds` (3, K) the means of the first,
+    second and last third of the steps, `heldout` (K,) the last measurement with the averaged weights. NaN where a
+    level had no position, or next to none."""
+
+    part: str
+    t: Array
+    thirds: Array
+    heldout: Array
+
+    @property
+    def empty(self) -> bool:
+        return bool(np.isnan(self.thirds).all())
+
+
 def read_curves(lines: Iterable[Mapping[str, Any]]) -> list[Curve]:
     """Curves of loss, ce and l2. A step without rows of a branch says nothing about it and is left out there."""
-    steps: list[Mapping[str, Any]] = []
+    steps: list[tuple[float, ...]] = []
     heldout: list[Mapping[str, Any]] = []
     for line in lines:
-        (heldout if "heldout_loss" in line else steps).append(line)
-    return [_curve(part, steps, heldout) for part in PARTS]
+        if "heldout_loss" in line:
+            heldout.append(line)
+        else:
+            steps.append(
+                (line["step"], *(figure for part in PARTS for figure in (line[part], _weight(part, line))))
+            )
+    table = np.array(steps, dtype=np.float64).reshape(-1, 1 + 2 * len(PARTS))
+    return [
+        _curve(part, table[:, [0, 1 + 2 * place, 2 + 2 * place]], heldout) for place, part in enumerate(PARTS)
+    ]
 
 
-def _curve(part: str, steps: list[Mapping[str, Any]], heldout: list[Mapping[str, Any]]) -> Curve:
-    weights = [_weight(part, line) for line in steps]
-    table = np.array(
-        [(line["step"], line[part], weight) for line, weight in zip(steps, weights, strict=True) if weight],
-        dtype=np.float64,
-    ).reshape(-1, 3)
+def read_levels(lines: Iterable[Mapping[str, Any]]) -> list[Levels]:
+    """Each branch's loss over the noise level; none where the lines do not tell it."""
+    steps: list[Array] = []
+    heldout: Mapping[str, Any] | None = None
+    for line in lines:
+        if "heldout_loss" in line:
+            heldout = line
+        elif f"ce_sum{BY_LEVEL}" in line:
+            steps.append(_by_level(line, ""))
+    if not steps:
+        return []
+    thirds = np.stack([np.sum(third, axis=0) for third in np.array_split(np.array(steps), THIRDS)])
+    held = np.full((4, LEVELS), np.nan)
+    if heldout is not None and f"heldout_ce_sum{BY_LEVEL}" in heldout:
+        held = _by_level(heldout, "heldout_")
+    middles = (np.arange(LEVELS) + 0.5) / LEVELS
+    return [
+        Levels(
+            part,
+            middles,
+            _means(thirds[:, 2 * place], thirds[:, 2 * place + 1]),
+            _means(*held[2 * place :][:2]),
+        )
+        for place, part in enumerate(BRANCHES)
+    ]
+
+
+def _by_level(line: Mapping[str, Any], prefix: str) -> Array:
+    """(4, K): each branch's sums and positions."""
+    names = [name for part, branch in BRANCHES.items() for name in (f"{part}_sum", f"{branch}_positions")]
+    return np.array([line[f"{prefix}{name}{BY_LEVEL}"] for name in names], dtype=np.float64)
+
+
+def _means(sums: Array, positions: Array) -> Array:
+    rare = ~(positions > RAREST * positions.sum(axis=-1, keepdims=True))
+    return np.where(rare, np.nan, sums / np.where(rare, 1.0, positions))
+
+
+def _curve(part: str, table: Array, heldout: list[Mapping[str, Any]]) -> Curve:
+    """From rows of (step, figure, positions behind it)."""
+    table = table[table[:, 2] > 0]
     bins = max(1, min(BINS, len(table) // SMALLEST_BIN))
     pieces = [piece for piece in np.array_split(table, bins) if len(piece)]
     low, high = (np.array([np.percentile(piece[:, 1], q) for piece in pieces]) for q in (10, 90))

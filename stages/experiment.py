@@ -88,7 +88,7 @@ TRAIN = StageSpec(
     Train,
     "elf.stages.train:run",
     ("tokens", "latents", "heldout_tokens?", "heldout_latents?"),
-    version=1,
+    version=2,
     launch=Launch.ACCELERATE,
     worker="elf.stages.worker",
     neutral={"accumulate": 1},

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -10,9 +11,13 @@ from elf.pipeline.errors import Failed
 from elf.stages.config import Heldout as HeldoutSettings
 from elf.stages.feeding import Recipe
 from elf.stages.latents import LatentRows
+from elf.stages.model.config import LEVELS
 from elf.stages.model.draws import seed_of
-from elf.stages.model.objective import Loss
+from elf.stages.tally import Tally
 from elf.stages.team import Team
+
+if TYPE_CHECKING:
+    from elf.stages.model.objective import Loss
 
 
 class Heldout:
@@ -39,9 +44,9 @@ class Heldout:
         return step % self._every == 0
 
     @torch.no_grad()
-    def measure(self, objective: nn.Module) -> dict[str, float]:
-        """Mean ``loss``, ``ce`` and ``l2``. ``objective`` maps a batch and its draws to a Loss, as in training."""
-        sums = [0.0] * 4
+    def measure(self, objective: nn.Module) -> Tally:
+        """The losses of all rows. ``objective`` maps a batch and its draws to a Loss, as in training."""
+        levels_4K = torch.zeros(4, LEVELS, dtype=torch.float64, device=self._recipe.device)
         for number, start in enumerate(range(0, self._rows, self._recipe.batch)):
             places = self._recipe.places
             end = min(places.stop, self._rows - start)
@@ -50,31 +55,11 @@ class Heldout:
                 fed = replace(self._recipe, places=some).prepare(number, self._buffer)
                 batch = self._recipe.latents.normalise(fed.raw, self._recipe.device)
                 loss: Loss = objective(batch, fed.draws)
-                sums = [have + float(part) for have, part in zip(sums, parts(loss), strict=True)]
-        found = means(self._team.total(sums))
-        if not math.isfinite(found["loss"]):
+                levels_4K += loss.levels_4K
+        found = Tally.of(self._team.total([levels_4K]))
+        if not math.isfinite(found.loss):
             raise Failed(
-                f"The held-out loss is {found['loss']}: the validation split's latents hold numbers that are not "
+                f"The held-out loss is {found.loss}: the validation split's latents hold numbers that are not "
                 "finite (elf cache verify), or the weights are too large for this precision."
             )
         return found
-
-
-def parts(loss: Loss) -> list[torch.Tensor]:
-    """Sum and count of the cross-entropy, sum and count of the squared error."""
-    return [
-        loss.ce_B.sum(),
-        (loss.count_B * loss.decode_B).sum(),
-        loss.l2_B.sum(),
-        (loss.count_B * ~loss.decode_B).sum(),
-    ]
-
-
-def means(sums: list[float]) -> dict[str, float]:
-    """``loss`` over all positions that count, ``ce`` and ``l2`` each over their own rows' (0 if there are none)."""
-    ce, decoded, l2, denoised = sums
-    return {
-        "loss": (ce + l2) / max(decoded + denoised, 1.0),
-        "ce": ce / max(decoded, 1.0),
-        "l2": l2 / max(denoised, 1.0),
-    }

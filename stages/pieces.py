@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from elf.stages.feeding import Fed
-from elf.stages.heldout import parts
 from elf.stages.latents import RawBatch
-from elf.stages.model.config import Padding
+from elf.stages.model.config import LEVELS, Padding
 from elf.stages.model.masks import loss_mask
 from elf.stages.model.objective import Batch, Loss
 from elf.stages.team import Team
@@ -33,10 +32,10 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measured:
-    """Of this process's rows in one step: ``sums`` (4,) float64 as ``heldout.parts`` names them, and ``error_B``,
-    what each row adds."""
+    """Of this process's rows in one step: ``levels_4K``, the losses by noise level as ``Loss`` has them, and
+    ``error_B``, what each row adds."""
 
-    sums: Tensor
+    levels_4K: Tensor
     error_B: Tensor
 
 
@@ -62,7 +61,7 @@ class Pieces:
         a Loss; with several processes, to the mean over them."""
         device = self._team.device
         weights = self._weights(fed, padding)
-        sums = torch.zeros(4, dtype=torch.float64, device=device)
+        levels_4K = torch.zeros(4, LEVELS, dtype=torch.float64, device=device)
         error_B = torch.zeros(self._rows, device=device)
         for piece in self.pieces:
             batch = normalise(fed.raw.take(piece.chosen), device)
@@ -70,9 +69,9 @@ class Pieces:
             with nullcontext() if piece.last else self._team.apart(module):
                 local: Loss = module(batch, fed.draws.take(piece.chosen))
                 (local.sum * weights[piece.group]).backward()
-            sums += torch.stack([part.double() for part in parts(local)])
+            levels_4K += local.levels_4K
             error_B[piece.chosen] = (local.ce_B + local.l2_B).float()
-        return Measured(sums, error_B)
+        return Measured(levels_4K, error_B)
 
     def _weights(self, fed: Fed, padding: Padding) -> list[float]:
         """By group: the share of its positions in the step's loss; times processes, whose gradients are averaged."""

@@ -65,10 +65,13 @@ class Team:
         return module.no_sync() if isinstance(module, nn.parallel.DistributedDataParallel) else nullcontext()
 
     def total(self, numbers: Sequence[torch.Tensor | float]) -> list[float]:
-        """Each number summed over the processes, in float64; waits for the device, if one is asked for."""
+        """Each number, and each of a tensor's in order, summed over the processes, in float64; waits for the device,
+        if one is asked for."""
         if self.size == 1 and not any(isinstance(number, torch.Tensor) for number in numbers):
             return [float(number) for number in numbers]
-        summed = torch.stack([torch.as_tensor(number, device=self.device).double() for number in numbers])
+        summed = torch.cat(
+            [torch.as_tensor(number, device=self.device).double().flatten() for number in numbers]
+        )
         if self.size > 1:
             torch.distributed.all_reduce(summed)
         return summed.tolist()

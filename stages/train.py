@@ -21,7 +21,7 @@ from elf.stages import checkpoint as checkpoints
 from elf.stages.config import Optim, Train
 from elf.stages.devices import choose_compile
 from elf.stages.feeding import Fed, Recipe
-from elf.stages.heldout import Heldout, means
+from elf.stages.heldout import Heldout
 from elf.stages.latents import LatentRows
 from elf.stages.model.config import ObjectiveConfig
 from elf.stages.model.draws import Draws
@@ -35,6 +35,7 @@ from elf.stages.saving import Saver
 from elf.stages.sources import train_compute
 from elf.stages.steps import Length, training_length
 from elf.stages.stopping import Interrupted, StopWish
+from elf.stages.tally import Tally
 from elf.stages.team import Team
 from elf.stages.trained import CARD
 from elf.stages.training_inputs import describe, open_feed, open_splits
@@ -106,9 +107,9 @@ def run(section: Train, context: StageContext) -> Mapping[str, JSON]:
                 network.train()
                 state.optimizer.zero_grad(set_to_none=True)
                 mine = pieces.add_gradients(wrapped, fed, latents.normalise, card.objective.padding)
-                *sums, stops = team.total([*mine.sums, float(wish.stop)])
-                figures = means(sums)
-                gate("loss", figures["loss"], fed, mine, places)
+                *sums, stops = team.total([mine.levels_4K, float(wish.stop)])
+                tally = Tally.of(sums)
+                gate("loss", tally.loss, fed, mine, places)
                 norm = float(clip(network.parameters(), section.optim.clip))
                 gate("gradient norm", norm, fed, mine, places)
 
@@ -118,9 +119,9 @@ def run(section: Train, context: StageContext) -> Mapping[str, JSON]:
                 done = state.step == length.total
 
                 # What is said of it
+                figures = tally.means()
                 line = {"step": state.step, **figures, "lr": lr, "grad_norm": norm}
-                counts = {"decode_positions": int(sums[1]), "denoise_positions": int(sums[3])}
-                journal.write({**line, **counts})
+                journal.write({**line, **count(tally), **tally.sums(), **tally.positions()})
                 if heldout is not None and (done or heldout.due(state.step)):
                     journal.write(measure(heldout, objective, state))
                 ended = time.perf_counter()
@@ -175,6 +176,11 @@ def gate(what: str, value: float, fed: Fed, measured: Measured, places: range) -
     )
 
 
+def count(tally: Tally) -> dict[str, int]:
+    """Positions of each branch that count."""
+    return {"decode_positions": sum(tally.decoded), "denoise_positions": sum(tally.denoised)}
+
+
 def measure(heldout: Heldout, objective: Objective, state: TrainingState) -> dict[str, JSON]:
     """The held-out line after a step: ``heldout_…`` with the averaged weights, ``heldout_raw_…`` with the others."""
     network = state.network.eval()
@@ -184,8 +190,9 @@ def measure(heldout: Heldout, objective: Objective, state: TrainingState) -> dic
     network.train()
     return {
         "step": state.step,
-        **{f"heldout_{name}": value for name, value in averaged.items()},
-        **{f"heldout_raw_{name}": value for name, value in raw.items()},
+        **{f"heldout_{name}": value for name, value in (averaged.means() | averaged.sums()).items()},
+        **{f"heldout_raw_{name}": value for name, value in (raw.means() | raw.sums()).items()},
+        **{f"heldout_{name}": value for name, value in averaged.positions().items()},
     }
 
 

@@ -15,6 +15,7 @@ from typing import Any, Self
 from elf.cache.files import writing
 from elf.cache.manifest import JSON
 from elf.pipeline.errors import Failed
+from elf.stages.tally import BY_LEVEL
 
 METRICS = "metrics.jsonl"
 TIMING = "timing.jsonl"
@@ -78,12 +79,12 @@ def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
 
 def summarise(path: Path, *, last: int = 50) -> dict[str, JSON]:
     """Facts of a finished file: loss, ce and l2 over all positions of the last ``last`` steps, each over its own
-    (0 if there are none), and the last held-out line."""
+    (0 if there are none), and the last held-out line without its lists by noise level."""
     steps: deque[dict[str, Any]] = deque(maxlen=last)
     heldout: dict[str, Any] | None = None
     for line in read_metrics(path):
         if "heldout_loss" in line:
-            heldout = line
+            heldout = {name: value for name, value in line.items() if not name.endswith(BY_LEVEL)}
         else:
             steps.append(line)
     decoded, denoised = (sum(line[f"{kind}_positions"] for line in steps) for kind in ("decode", "denoise"))

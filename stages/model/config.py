@@ -17,6 +17,8 @@ Padding = Literal["pad", "eos"]
 Method = Literal["ode", "sde"]
 Grid = Literal["logit_normal", "uniform", "quantile"]
 SdeForm = Literal["released", "paper", "variance_matched"]
+LEVELS = 10
+"""Bins of the time, equally wide, by which losses are told."""
 
 
 class Size(NamedTuple):

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from elf.stages.model.config import ObjectiveConfig
 from elf.stages.model.draws import DistillDraws
+from elf.stages.model.levels import tally_levels
 from elf.stages.model.masks import loss_mask
 from elf.stages.model.network import Network
 from elf.stages.model.objective import decode_error, estimate_clean, rows_where, unused_parameters, zero_sink
@@ -48,16 +49,26 @@ def distill_loss(
         half_BLD = half_BLD.index_copy(0, rows, lesson.half_NLD)
     given_BLC = torch.cat([state.z_BLD, half_BLD], dim=-1)
     hidden = student(given_BLC, state.t_B, guidance_B=state.guidance_B, mode_B=state.mode_B)
-    total, ce_B = decode_error(student, batch, hidden, counted_BL, decode_B, share_BL=share_BL)
-    l2_B = torch.zeros_like(ce_B)
+    total, ce_BL = decode_error(student, batch, hidden, counted_BL, decode_B, share_BL=share_BL)
+    l2_B = torch.zeros_like(ce_BL[:, 0])
     if lesson is not None:
         x_NLD = estimate_clean(student, objective, hidden.take(rows), state.z_BLD[rows], state.t_B[rows])
         error_NL = (x_NLD - lesson.target_NLD).square().mean(dim=-1)
         error_N = (error_NL * share_BL[rows]).sum(dim=1)
         total, l2_B = total + error_N.sum(), l2_B.index_copy(0, rows, error_N.detach())
     unused = unused_parameters(student, decode=bool(decode_B.any()), denoise=len(rows) > 0)
-    ones_B = torch.ones(len(l2_B), dtype=torch.int64, device=device)
-    return Loss(total + zero_sink(unused), ones_B.sum(), ce_B, l2_B, ones_B, decode_B.to(device))
+    ones_B, decode_B = torch.ones(len(l2_B), dtype=torch.int64, device=device), decode_B.to(device)
+    drawn, decode_share_BL = draws.student, share_BL * decode_B[:, None]
+    levels_4K = tally_levels(ce_BL, decode_share_BL, drawn.decode_t_BL, l2_B, ones_B * ~decode_B, drawn.t_B)
+    return Loss(
+        sum=total + zero_sink(unused),
+        count=ones_B.sum(),
+        ce_B=ce_BL.sum(dim=1),
+        l2_B=l2_B,
+        count_B=ones_B,
+        decode_B=decode_B,
+        levels_4K=levels_4K,
+    )
 
 
 @torch.no_grad()

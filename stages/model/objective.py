@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from elf.stages.model.config import ObjectiveConfig
 from elf.stages.model.cross_entropy import cross_entropy
 from elf.stages.model.draws import Draws
+from elf.stages.model.levels import tally_levels
 from elf.stages.model.masks import loss_mask
 from elf.stages.model.network import Hidden, Network
 from elf.stages.model.rows import Batch, Loss, State, check_ids, noisy_state
@@ -48,20 +49,25 @@ def loss(
     l2_sum, l2_B = _denoise_error(
         network, state, objective, passes, counted_BL, rows=rows_where(~decode_B, device), within=within
     )
-    ce_sum, ce_B = decode_error(network, batch, passes.hidden, counted_BL, decode_B)
+    ce_sum, ce_BL = decode_error(network, batch, passes.hidden, counted_BL, decode_B)
     unused = unused_parameters(
         network,
         decode=bool((counted_BL.any(dim=1) & decode_B.to(counted_BL.device)).any()),
         denoise=not bool(decode_B.all()),
     )
-    count_B = counted_BL.sum(dim=1).to(device)
+    counted_BL, decode_B = counted_BL.to(device), decode_B.to(device)
+    count_B = counted_BL.sum(dim=1)
+    levels_4K = tally_levels(
+        ce_BL, counted_BL & decode_B[:, None], draws.decode_t_BL, l2_B, count_B * ~decode_B, draws.t_B
+    )
     return Loss(
         sum=ce_sum + l2_sum + zero_sink(unused),
         count=count_B.sum(),
-        ce_B=ce_B,
+        ce_B=ce_BL.sum(dim=1),
         l2_B=l2_B,
         count_B=count_B,
-        decode_B=decode_B.to(device),
+        decode_B=decode_B,
+        levels_4K=levels_4K,
     )
 
 
@@ -153,18 +159,19 @@ def decode_error(
     *,
     share_BL: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Σ of the cross-entropy over the decode rows' counted positions, with gradient, and each row's, each position
-    with its share (1 by default)."""
-    each_B = batch.x_BLD.new_zeros(len(batch.x_BLD))
+    """Σ of the cross-entropy over the decode rows' counted positions, with gradient, and each position's (0 where
+    none counts), times its share (1 by default)."""
+    each_BL = batch.x_BLD.new_zeros(batch.ids_BL.shape)
     chosen_BL = counted_BL & decode_B.to(counted_BL.device)[:, None]
-    rows_M, positions_M = chosen_BL.nonzero().to(each_B.device).unbind(dim=1)
+    rows_M, positions_M = chosen_BL.nonzero().to(each_BL.device).unbind(dim=1)
     if len(rows_M) == 0:
-        return each_B.sum(), each_B
+        return each_BL.sum(), each_BL
     features_MD = network.decode_features(hidden.h_BLH[rows_M, positions_M])
     share_M = torch.ones_like(features_MD[:, 0]) if share_BL is None else share_BL[rows_M, positions_M]
     head, ids_M = network.decode_vocabulary, batch.ids_BL[rows_M, positions_M]
     total, each_M = cross_entropy(features_MD, head.weight, head.bias, ids_M, share_M)
-    return total, each_B.index_add(0, rows_M, (each_M * share_M).to(each_B.dtype))
+    each_BL[rows_M, positions_M] = (each_M * share_M).to(each_BL.dtype)
+    return total, each_BL
 
 
 def estimate_clean(

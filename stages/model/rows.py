@@ -37,7 +37,8 @@ class Loss:
     """Sums and counts, so that a data-parallel caller can divide by the count of all processes.
 
     `sum` carries the gradient: Σ cross-entropy over decode rows + Σ squared error over denoise rows. The rest has
-    none: `ce_B` and `l2_B` per row (0 on rows of the other kind), `count_B` positions that count in each row.
+    none: `ce_B` and `l2_B` per row (0 on rows of the other kind), `count_B` positions that count in each row, and
+    `levels_4K` by noise level, as `elf.stages.model.levels.tally_levels` has it.
     """
 
     sum: Tensor
@@ -46,6 +47,7 @@ class Loss:
     l2_B: Tensor
     count_B: Tensor
     decode_B: Tensor
+    levels_4K: Tensor
 
     @property
     def total(self) -> Tensor:

@@ -94,6 +94,15 @@ def test_what_a_run_leaves(corpus: Corpus, tmp_path: Path) -> None:
         [0, 0.01 / 3, 0.02 / 3] + [0.01] * 17
     )
     assert all(line["decode_positions"] + line["denoise_positions"] == 48 for line in lines if "loss" in line)
+    for line in lines:
+        held, heldout = ("heldout_", True) if "heldout_loss" in line else ("", False)
+        for branch, error in (("decode", "ce"), ("denoise", "l2")):
+            positions, sums = line[f"{held}{branch}_positions_by_t"], line[f"{held}{error}_sum_by_t"]
+            assert (len(positions), len(sums)) == (10, 10)
+            assert sum(sums) / max(sum(positions), 1) == pytest.approx(line[f"{held}{error}"])
+            assert all(count or not total for count, total in zip(positions, sums, strict=True))
+            assert heldout or sum(positions) == line[f"{branch}_positions"]
+    assert not any(name.endswith("_by_t") for name in facts["heldout"])
     times = list(read_metrics(tmp_path / "aux" / "timing.jsonl"))
     assert [line["step"] for line in times] == list(range(1, 21))
 

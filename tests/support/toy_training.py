@@ -238,6 +238,15 @@ def launch(job: Path, processes: int) -> None:
     assert process.returncode == 0, said
 
 
+def flat(line: Mapping[str, Any]) -> dict[str, float]:
+    """A line of metrics with the lists by noise level spread out, so that `pytest.approx` takes it."""
+    spread: dict[str, float] = {}
+    for name, value in line.items():
+        listed = value if isinstance(value, list) else [value]
+        spread |= {f"{name}.{place}" if value is listed else name: each for place, each in enumerate(listed)}
+    return spread
+
+
 def payload(out: Path) -> dict[str, str]:
     """Digest of every file but those under aux/."""
     return {name: record.digest for name, record in records(out).files.items()}

@@ -94,3 +94,6 @@ def test_rows_weigh_the_same_whatever_their_length() -> None:
     mean = whole.ce_B.sum() / draws.student.decode_B.sum()
     assert torch.allclose(whole.ce, mean)
     assert torch.allclose(whole.l2, whole.l2_B.sum() / (~draws.student.decode_B).sum())
+    totals = whole.levels_4K.sum(dim=1)
+    assert torch.allclose(totals[0] + totals[2], whole.sum.double())
+    assert torch.allclose(totals[1] + totals[3], torch.tensor(float(ROWS), dtype=torch.float64))

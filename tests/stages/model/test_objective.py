@@ -156,6 +156,7 @@ def test_parts_add_up_over_micro_batches() -> None:
     assert torch.allclose(torch.as_tensor(total), whole.total)
     assert torch.allclose(torch.cat([h.ce_B for h in halves]), whole.ce_B)
     assert torch.allclose(torch.cat([h.l2_B for h in halves]), whole.l2_B)
+    assert torch.allclose(halves[0].levels_4K + halves[1].levels_4K, whole.levels_4K)
     assert whole.count == whole.count_B.sum()
     assert torch.allclose(whole.ce_B.sum() + whole.l2_B.sum(), whole.sum)
 
