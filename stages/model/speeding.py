@@ -11,8 +11,6 @@ float32 projections and heads, takes a row count as it comes.
 
 import math
 
-import torch._dynamo.config
-
 from elf.stages.model.network import Network
 
 SHAPES = 64
@@ -21,7 +19,8 @@ SHAPES = 64
 
 def compile_blocks(network: Network, *, backend: str = "inductor") -> None:
     """Have every block compiled when it is first called, for fixed shapes: see `few_rows`."""
-    config = torch._dynamo.config
+    from torch._dynamo import config  # seconds to import, and most runs on CPUs do without
+
     config.recompile_limit = max(config.recompile_limit, SHAPES)
     # A block is small enough for gradients to be exchanged block by block; cut in pieces by DDP's buckets, its
     # forward pass would differ from the one that checkpointing makes again in the backward pass.

@@ -79,11 +79,8 @@ def run(corpus: Corpus, out: Path, settings: dict[str, Any], **compute: Any) -> 
     return list(read_metrics(out / "metrics.jsonl"))
 
 
-@pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_a_run_that_computes_blocks_again_leaves_the_same_bytes(
-    corpus: Corpus, tmp_path: Path, precision: str
-) -> None:
-    settings = {"precision": precision, "model": {**TRAIN["model"], "depth": 4, "dropout": 0.2}}
+def test_a_run_that_computes_blocks_again_leaves_the_same_bytes(corpus: Corpus, tmp_path: Path) -> None:
+    settings = {"precision": "bf16", "model": {**TRAIN["model"], "depth": 4, "dropout": 0.2}}
     for name, checkpointing in (("kept", False), ("again", True)):
         run(corpus, tmp_path / name, settings, checkpointing=checkpointing)
     assert payload(tmp_path / "kept") == payload(tmp_path / "again")
@@ -103,5 +100,6 @@ def test_a_compiled_run_is_the_same_to_rounding_and_goes_on_uncompiled(
     mixed = run(corpus, tmp_path / "mixed", {})
     for lines in (compiled, mixed):
         for line, other in zip(lines, wanted, strict=True):
-            assert line == pytest.approx(other, rel=1e-3)
+            assert line.keys() == other.keys()
+            assert all(line[name] == pytest.approx(other[name], rel=1e-3) for name in other), line
     assert mixed != wanted != compiled, "another rounding: it was compiled"

@@ -131,8 +131,8 @@ def test_compiled_processes_that_compute_blocks_again(
     corpus: Corpus, alone: list[Mapping[str, Any]], tmp_path: Path, lock: int
 ) -> None:
     context = context_of(corpus, tmp_path / "out", processes=2, compile=True, checkpointing=True)
-    run_child(SPEC, Train.model_validate(SETTINGS), context, lock=lock)
-    assert_the_same(metrics(context), alone, rel=1e-3)
+    run_child(SPEC, Train.model_validate({**SETTINGS, "heldout": None}), context, lock=lock)
+    assert_the_same(metrics(context), [line for line in alone if "loss" in line], rel=1e-3)
 
 
 def test_a_config_file_that_is_none_is_refused(corpus: Corpus, tmp_path: Path, lock: int) -> None:

@@ -23,12 +23,12 @@ class Literal:
 
 def literal_loss(network: Network, batch: Batch, draws: Draws, objective: ObjectiveConfig) -> Literal:
     """Total loss and everything computed on the way."""
-    B, L, _ = batch.x_BLD.shape
-    position = torch.arange(L)[None]
-    cond = (position < batch.condition_length_B[:, None])[..., None]
-    valid = (position < batch.length_B[:, None])[..., None]
-    drop = draws.drop_B[:, None, None]
-    decode = draws.decode_B[:, None, None]
+    (B, L, _), device = batch.x_BLD.shape, batch.x_BLD.device
+    position = torch.arange(L, device=device)[None]
+    cond = (position < batch.condition_length_B.to(device)[:, None])[..., None]
+    valid = (position < batch.length_B.to(device)[:, None])[..., None]
+    drop = draws.drop_B.to(device)[:, None, None]
+    decode = draws.decode_B.to(device)[:, None, None]
     x0 = torch.where(cond & drop, 0.0, batch.x_BLD)
     t = draws.t_B[:, None, None]
     gap = (1 - t).clamp(min=objective.min_gap)
@@ -58,8 +58,8 @@ def literal_loss(network: Network, batch: Batch, draws: Draws, objective: Object
             return torch.where(cond, x0, clean(network.flow(hidden)))
 
     z_mixed = torch.where(decode, decoder_z, denoiser_z)
-    t_mixed = torch.where(draws.decode_B, 1.0, draws.t_B)
-    use = (draws.coin_B & (objective.self_condition > 0))[:, None, None]
+    t_mixed = torch.where(decode[:, 0, 0], 1.0, draws.t_B)
+    use = draws.coin_B.to(device)[:, None, None] & (objective.self_condition > 0)
     model_input, x_u = z_mixed, None
     if objective.self_condition > 0:
         x_u = estimate(zero_half)
@@ -67,7 +67,7 @@ def literal_loss(network: Network, batch: Batch, draws: Draws, objective: Object
         half = torch.where(decode, torch.zeros_like(half), half)
         model_input = torch.cat([z_mixed, half], -1)
         values |= {"x_pred_init": x_u, "sc_half": half}
-    hidden = network(model_input, t_mixed, guidance_B=guidance, mode_B=draws.decode_B.to(x0.dtype))
+    hidden = network(model_input, t_mixed, guidance_B=guidance, mode_B=decode[:, 0, 0].to(x0.dtype))
     x_pred = clean(network.flow(hidden))
     logits = network.logits(hidden.h_BLH)
     v_pred = (x_pred - denoiser_z) / gap
