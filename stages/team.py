@@ -92,6 +92,14 @@ class Team:
         broadcast_object_list(held, from_process=0)
         return held[0]
 
+    def gather(self, value: T) -> list[T]:
+        """What each process holds, by rank, on every process; plain data only."""
+        if self.size == 1:
+            return [value]
+        held: list[Any] = [None] * self.size
+        torch.distributed.all_gather_object(held, value)
+        return held
+
     def meet(self) -> None:
         """Wait until every process is here."""
         self._accelerator.wait_for_everyone()

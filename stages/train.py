@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -41,6 +42,7 @@ from elf.stages.trained import CARD
 from elf.stages.training_inputs import describe, open_feed, open_splits
 from elf.stages.training_metrics import METRICS, Journal, summarise
 from elf.stages.training_state import TrainingState
+from elf.stages.watching import open_watch
 
 CHECKPOINTS = "checkpoints"
 
@@ -93,12 +95,20 @@ def run(section: Train, context: StageContext) -> Mapping[str, JSON]:
         if team.writes:
             card.write(context.out / CARD)
         steps = range(state.step, length.total)
-        bar = context.progress.bar("train", length.total, unit="steps", done=state.step)
-        journal = Journal(context.out, context.aux, keep=kept, writes=team.writes)
         saver = Saver(folder, keep=section.keep)
-        with bar as shown, journal, open_feed(recipe, steps, context, team) as feed, saver:
+        watching = open_watch(
+            section,
+            context,
+            team,
+            state=state,
+            card=card,
+            rows=latents if validation is None else validation,
+            kept=kept,
+            total=length.total,
+        )
+        with watching as watch, open_feed(recipe, steps, context, team) as feed, saver:
             if heldout is not None and state.step == 0:
-                journal.write(measure(heldout, objective, state))
+                watch.write(measure(heldout, objective, state))
             began = time.perf_counter()
             for fed in feed:
                 arrived = time.perf_counter()
@@ -109,9 +119,9 @@ def run(section: Train, context: StageContext) -> Mapping[str, JSON]:
                 mine = pieces.add_gradients(wrapped, fed, latents.normalise, card.objective.padding)
                 *sums, stops = team.total([mine.levels_4K, float(wish.stop)])
                 tally = Tally.of(sums)
-                gate("loss", tally.loss, fed, mine, places)
+                gate("loss", tally.loss, fed, mine, team)
                 norm = float(clip(network.parameters(), section.optim.clip))
-                gate("gradient norm", norm, fed, mine, places)
+                gate("gradient norm", norm, fed, mine, team)
 
                 # The step
                 lr = rate(section.optim, length, fed.step)
@@ -119,21 +129,23 @@ def run(section: Train, context: StageContext) -> Mapping[str, JSON]:
                 done = state.step == length.total
 
                 # What is said of it
-                figures = tally.means()
-                line = {"step": state.step, **figures, "lr": lr, "grad_norm": norm}
-                journal.write({**line, **count(tally), **tally.sums(), **tally.positions()})
+                stepped = time.perf_counter()
+                line = {"step": state.step, **tally.means(), "lr": lr, "grad_norm": norm}
+                line |= {**count(tally), **tally.sums(), **tally.positions()}
+                watch.step(line, seconds=stepped - began)
                 if heldout is not None and (done or heldout.due(state.step)):
-                    journal.write(measure(heldout, objective, state))
-                ended = time.perf_counter()
-                journal.time(state.step, seconds=ended - began, waited=arrived - began)
-                speed = section.batch * latents.length / (ended - began)
-                shown.advance(1, **figures, lr=lr, tokens_per_s=speed)
-                began = ended
+                    watch.write(measure(heldout, objective, state))
+                watch.look(state, done=done)
 
                 # What is kept of it
                 stopping = stops > 0 and not done
                 if done or stopping or state.step % section.save_every == 0:
-                    save(state, saver, journal, team)
+                    save(state, saver, watch.journal, team)
+                ended = time.perf_counter()
+                watch.time(
+                    state.step, seconds=stepped - began, waited=arrived - began, beside=ended - stepped
+                )
+                began = ended
                 if stopping:
                     saver.wait()
                     raise Interrupted(f"Interrupted, and saved after step {state.step} of {length.total}.")
@@ -161,17 +173,19 @@ def rate(optim: Optim, length: Length, step: int) -> float:
     return learning_rate(step, peak=optim.lr, warmup=length.warmup, total=total, minimum=optim.min_lr)
 
 
-def gate(what: str, value: float, fed: Fed, measured: Measured, places: range) -> None:
-    """Refuse a step before it changes anything, on all processes alike: ``value`` is that of the global batch."""
+def gate(what: str, value: float, fed: Fed, measured: Measured, team: Team) -> None:
+    """Refuse a step before it changes anything, on all processes alike and in the same words: ``value`` is that of the
+    global batch."""
     if math.isfinite(value):
         return
+    places = team.places(len(fed.rows))
     mine = fed.rows[places.start : places.stop]
-    guilty = mine[~torch.isfinite(measured.error_B).cpu().numpy()]
-    listed = guilty if guilty.size else fed.rows
-    rows = ", ".join(map(str, listed[:20])) + (f" and {listed.size - 20} more" if listed.size > 20 else "")
+    guilty = list(chain(*team.gather(mine[~torch.isfinite(measured.error_B).cpu().numpy()].tolist())))
+    listed = guilty or fed.rows.tolist()
+    rows = ", ".join(map(str, listed[:20])) + (f" and {len(listed) - 20} more" if len(listed) > 20 else "")
     raise Failed(
         f"The {what} of step {fed.step + 1} is {value}; the step was refused and changed nothing. "
-        f"{'It comes from' if guilty.size else 'It was made of'} rows {rows}. The last checkpoint is finite: look at "
+        f"{'It comes from' if guilty else 'It was made of'} rows {rows}. The last checkpoint is finite: look at "
         "those rows' latents (elf cache verify), or lower train.optim.lr, or train in float32."
     )
 

@@ -24,6 +24,7 @@ from elf.stages.live import LiveStates
 from elf.stages.model.draws import draw, draw_drops
 from elf.stages.pieces import Measured
 from elf.stages.rolling import RollingStates, Wanted
+from elf.stages.team import Team
 from elf.stages.training_metrics import read_metrics
 from elf.stages.training_state import TrainingState
 from elf.stages.worker import main as worker_main
@@ -69,10 +70,10 @@ def note_rows(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, list[int]]]:
     seen: list[tuple[int, list[int]]] = []
     gate = train.gate
 
-    def noted(what: str, value: float, each: Fed, measured: Measured, places: range) -> None:
+    def noted(what: str, value: float, each: Fed, measured: Measured, team: Team) -> None:
         if what == "loss":
             seen.append((each.step, each.rows.tolist()))
-        gate(what, value, each, measured, places)
+        gate(what, value, each, measured, team)
 
     monkeypatch.setattr(train, "gate", noted)
     return seen

@@ -9,15 +9,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from damage import HARM
 from forked_worker import Server
-from toy_training import SMALL, TRAIN, Corpus, Size, make_latents, make_tokens, payload, write_job
+from toy_training import (
+    SMALL,
+    TRAIN,
+    Corpus,
+    Size,
+    make_latents,
+    make_tokens,
+    payload,
+    poison,
+    write_job,
+)
 
 from elf.cache.errors import Damaged
-from elf.cache.files import crc32c
 from elf.cache.rows import Rows
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.progress import LineProgress
@@ -193,6 +201,21 @@ def test_kill_9_at_twenty_moments_of_saving_changes_nothing(
     kill_and_compare(corpus, worker, tmp_path, {**TRAIN, "save_every": 2, "keep": 1}, kills)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_kill_9_in_a_run_of_200_steps_changes_no_bit(
+    corpus: Corpus, worker: Server, tmp_path: Path, seed: int
+) -> None:
+    """Before steps, and at touches of files: while it begins, goes on, saves or rotates."""
+    moments = random.Random(seed)
+    kills: list[dict[str, int]] = []
+    for start in range(0, 200, 50):
+        # The touches of one save, or of two, end before the next of the steps.
+        kills += [{"step": start + moments.randrange(20, 50)}, {"file": moments.randrange(1, 25)}]
+    settings = {**TRAIN, **HELDOUT, "steps": 200, "save_every": moments.choice((7, 10)), "keep": 2}
+    kill_and_compare(corpus, worker, tmp_path, settings, kills)
+
+
 def test_sigterm_saves_and_can_be_gone_on_from(corpus: Corpus, worker: Server, tmp_path: Path) -> None:
     settings = {**TRAIN, "save_every": 1000}
     assert worker.run(write_job(corpus, tmp_path / "whole", settings)) == 0
@@ -207,21 +230,6 @@ def test_sigterm_saves_and_can_be_gone_on_from(corpus: Corpus, worker: Server, t
     assert "Interrupted, and saved after step" in (out / "aux" / "events.jsonl").read_text()
     assert worker.run(job, term=19) == 0, "there is nothing left to stop after the last step"
     assert payload(out) == payload(tmp_path / "whole")
-
-
-def poison(corpus: Corpus, row: int) -> None:
-    """Put an infinity into a row of a finished store and into its records; the toy's shards hold 10 rows."""
-    store = corpus.inputs["latents"].path / "plain"
-    path, sums = store / "c" / str(row // 10) / "0" / "0", store / "crc" / f"{row // 10}.npy"
-    size = SMALL.length * SMALL.width * 2
-    raw = bytearray(path.read_bytes())
-    start = row % 10 * size
-    raw[start : start + 2] = np.array([np.inf], "<f2").tobytes()
-    path.unlink()
-    path.write_bytes(raw)
-    crc = np.load(sums, allow_pickle=False)
-    crc[row % 10] = crc32c(bytes(raw[start : start + size]))
-    np.save(sums, crc)
 
 
 @pytest.mark.parametrize("harm", HARM)

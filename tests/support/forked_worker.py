@@ -20,6 +20,7 @@ from elf.stages import train, worker
 from elf.stages.feeding import Fed
 from elf.stages.model.optim import Muon
 from elf.stages.pieces import Measured
+from elf.stages.team import Team
 from elf.stages.training_state import TrainingState
 
 
@@ -63,7 +64,7 @@ def arm(folder: Path, kill: dict[str, int]) -> None:
     TrainingState.advance = interrupted
     gate = train.gate
 
-    def noted(what: str, value: float, fed: Fed, measured: Measured, places: range) -> None:
+    def noted(what: str, value: float, fed: Fed, measured: Measured, team: Team) -> None:
         if what == "loss":
             line = {
                 "step": fed.step,
@@ -72,7 +73,7 @@ def arm(folder: Path, kill: dict[str, int]) -> None:
             }
             with (folder / "aux" / "fed.jsonl").open("a") as file:
                 file.write(json.dumps(line) + "\n")
-        gate(what, value, fed, measured, places)
+        gate(what, value, fed, measured, team)
 
     train.gate = noted
 

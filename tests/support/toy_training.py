@@ -13,9 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from elf.cache.files import crc32c
 from elf.cache.layout import ArrayLayout, RaggedLayout
 from elf.cache.manifest import MANIFEST, Fingerprint, Manifest, Provenance, merkle_root
-from elf.cache.records import records
+from elf.cache.recording import records
 from elf.cache.shards import finalise, write_metadata, write_shard
 from elf.cache.store import Artifact
 from elf.stages.rows import COUNTS, ROWS, SCHEMA, VOCABULARY, TokenRows, shard_name
@@ -190,6 +191,21 @@ class Corpus:
         return cls(inputs)
 
 
+def poison(corpus: Corpus, row: int) -> None:
+    """Put an infinity into a row of a finished store and into its records; shards hold 10 rows."""
+    store = corpus.inputs["latents"].path / "plain"
+    path, sums = store / "c" / str(row // 10) / "0" / "0", store / "crc" / f"{row // 10}.npy"
+    size = SMALL.length * SMALL.width * 2
+    raw = bytearray(path.read_bytes())
+    start = row % 10 * size
+    raw[start : start + 2] = np.array([np.inf], "<f2").tobytes()
+    path.unlink()
+    path.write_bytes(raw)
+    crc = np.load(sums, allow_pickle=False)
+    crc[row % 10] = crc32c(bytes(raw[start : start + size]))
+    np.save(sums, crc)
+
+
 def write_job(
     corpus: Corpus,
     out: Path,
@@ -228,14 +244,15 @@ def start_worker(job: Path, *, command: tuple[str, ...] = (), **environment: str
     )
 
 
-def launch(job: Path, processes: int) -> None:
-    """Run a job as the product launches it."""
+def launch(job: Path, processes: int, *, code: int = 0, **environment: str) -> str:
+    """Run a job as the product launches it; what was said. It must end with ``code``."""
     many = ("--multi_gpu",) if processes > 1 else ("--cpu",)
     port = str(20000 + os.getpid() % 20000)
     command = (*LAUNCH, "--num_processes", str(processes), "--main_process_port", port, *PLAIN, *many)
-    process = start_worker(job, command=command, ACCELERATE_USE_CPU="true")
+    process = start_worker(job, command=command, ACCELERATE_USE_CPU="true", **environment)
     said, _ = process.communicate(timeout=280)
-    assert process.returncode == 0, said
+    assert process.returncode == code, said
+    return said
 
 
 def flat(line: Mapping[str, Any]) -> dict[str, float]:
