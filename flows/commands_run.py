@@ -14,6 +14,7 @@ from elf.flows.terminal import Narrator, make_console, make_progress
 from elf.pipeline.runner import Outcome, materialise, needed
 from elf.pipeline.runs import PAGE, link_runs
 from elf.pipeline.wording import count_of, seconds_text
+from elf.stages.tracking import refuse_missing
 
 
 def run_experiment(
@@ -36,6 +37,8 @@ def run_experiment(
     remote = elsewhere(complain)
     # A wrong request is refused before anything is written.
     steps = needed(request.plan, request.store, only=only, until=until, force=force, remote=remote)
+    if request.trains(steps):
+        refuse_missing(request.experiment.compute.train.tracker)
     request = price(request, steps, forced=request.plan.select_all(force), remote=remote, warn=complain)
     if request.source is not None and request.trains(steps):
         out.print(str(request.source), style="dim", markup=False, highlight=False)

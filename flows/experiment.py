@@ -34,6 +34,7 @@ from elf.pipeline.runner import Outcome, build_step, materialise, needed
 from elf.pipeline.runs import PAGE, link_runs
 from elf.pipeline.sharing import Elsewhere
 from elf.pipeline.wording import bytes_text, count_of, seconds_text, size_of
+from elf.stages.tracking import refuse_missing
 
 Scalar = bool | int | float | str | None
 StageName = Literal[
@@ -102,6 +103,8 @@ def elf(
                 force=frozenset(_listed(force)),
                 remote=remote,
             )
+            if request.trains(steps):
+                refuse_missing(request.experiment.compute.train.tracker)
             forced = request.plan.select_all(_listed(force))
             request = price(request, steps, forced=forced, remote=remote, warn=get_run_logger().warning)
         except REFUSALS as error:

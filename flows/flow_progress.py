@@ -20,7 +20,7 @@ from elf.cache.lease import Holder
 from elf.cache.store import Artifact
 from elf.flows.flow_signals import heed_termination
 from elf.pipeline.plan import Planned
-from elf.pipeline.progress import Bar, figures
+from elf.pipeline.progress import Bar, figures, pace_text
 from elf.pipeline.runner import Outcome
 
 SAID_EVERY = 10.0
@@ -83,9 +83,10 @@ class FlowProgress:
 
 class _FlowBar:
     def __init__(self, owner: FlowProgress, label: str, total: float | None, unit: str, done: float) -> None:
-        self.owner, self.label, self.total, self.unit, self.done = owner, label, total, unit, done
+        self.owner, self.label, self.total, self.unit = owner, label, total, unit
+        self.start = self.done = done
         self.shown: dict[str, float | str] = {}
-        self.said = time.monotonic()
+        self.began = self.said = time.monotonic()
 
     def percent(self) -> float:
         return min(100.0, 100.0 * self.done / self.total) if self.total else 0.0
@@ -101,7 +102,8 @@ class _FlowBar:
         self.said = time.monotonic()
         total = f" of {self.total:g}" if self.total is not None else ""
         text = f"{self.label}: {self.done:g}{total} {self.unit}".rstrip()
-        self.owner.logger.info("%s  %s", text, figures(self.shown))
+        pace = pace_text(self.done, self.start, self.total, self.said - self.began)
+        self.owner.logger.info("%s  %s", f"{text}  {pace}", figures(self.shown))
 
 
 class _Shown:

@@ -6,7 +6,7 @@ error as plain lines if not.
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -26,7 +26,8 @@ from elf.pipeline.runner import Outcome
 from elf.pipeline.wording import bytes_text, count_text, rows_of, seconds_text, size_of
 
 LABEL_WIDTH = 22
-FIGURES_WIDTH = 26
+FIGURES_WIDTH, OTHERS_WIDTH = 26, 54
+"""Columns of a bar's figures on a terminal of 80, and of all that stands before them."""
 
 
 class _Count(ProgressColumn):
@@ -49,10 +50,18 @@ class _LiveBar:
 
     def advance(self, amount: float = 1, **shown: float | str) -> None:
         self.shown |= shown
-        text = figures(self.shown)
-        if len(text) > FIGURES_WIDTH:
-            text = text[: FIGURES_WIDTH - 1].rstrip() + "…"
+        text = fit(self.shown, max(FIGURES_WIDTH, self.display.console.width - OTHERS_WIDTH))
         self.display.update(self.task, advance=amount, figures=text)  # type: ignore[arg-type]  # TaskID is int
+
+
+def fit(shown: Mapping[str, float | str], room: int) -> str:
+    """As many of the figures as there is room for, the first ones; an ellipsis stands for the rest."""
+    pieces = [figures({name: value}) for name, value in shown.items()]
+    for count in range(len(pieces), 0, -1):
+        text = "  ".join(pieces[:count]) + (" …" if count < len(pieces) else "")
+        if len(text) <= room:
+            return text
+    return figures(dict(shown))[: room - 1].rstrip() + "…"
 
 
 class LiveProgress:

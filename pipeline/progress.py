@@ -41,6 +41,14 @@ def figures(shown: dict[str, float | str]) -> str:
     )
 
 
+def pace_text(done: float, start: float, total: float | None, seconds: float) -> str:
+    """``5.4/s  2 m 03 s left``: of work that went from ``start`` to ``done`` in so many seconds."""
+    rate = (done - start) / max(seconds, 1e-9)
+    todo = max(total - done, 0) if total is not None else 0
+    left = f"  {seconds_text(todo / rate)} left" if rate and todo else ""
+    return f"{_number(rate)}/s{left}"
+
+
 def _number(value: float) -> str:
     """Four digits that count; large numbers whole and in groups of three."""
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
@@ -65,15 +73,11 @@ class _LineBar:
 
     def say(self) -> None:
         self.said, self.fresh = time.monotonic(), False
-        rate = (self.done - self.start) / max(self.said - self.began, 1e-9)
-        share = left = ""
-        if self.total is not None:
-            share = f" of {_number(self.total)}"
-            todo = max(self.total - self.done, 0)
-            left = f"  {seconds_text(todo / rate)} left" if rate and todo else ""
+        share = "" if self.total is None else f" of {_number(self.total)}"
+        pace = pace_text(self.done, self.start, self.total, self.said - self.began)
         extra = f"  {figures(self.shown)}" if self.shown else ""
         text = f"{self.label}: {_number(self.done)}{share} {self.unit}".rstrip()
-        self.owner.write(f"{text}  {_number(rate)}/s{left}{extra}")
+        self.owner.write(f"{text}  {pace}{extra}")
 
 
 class LineProgress:

@@ -10,6 +10,17 @@ from elf.pipeline.stage import Compute
 Compile: TypeAlias = Literal["auto", True, False]
 
 
+class GlimpseSettings(Section):
+    """A few texts sampled while training, from the same noise each time: to watch, not to score."""
+
+    every: Annotated[int, RUNTIME, Field(ge=1)]
+    """Steps between two looks."""
+    count: Annotated[int, RUNTIME, Field(ge=1)] = 4
+    """Texts; of pairs, the first rows of the validation split."""
+    steps: Annotated[int, RUNTIME, Field(ge=1)] = 32
+    """Steps of the sampler, an ODE with averaged weights."""
+
+
 class TrainCompute(Compute):
     """How training is run, and where its rows come from: every source gives the same rows in the same order."""
 
@@ -25,6 +36,10 @@ class TrainCompute(Compute):
     """Compile the network's blocks, half a minute at the start: ``auto`` on CUDA. Changes rounding."""
     checkpointing: Annotated[bool, RUNTIME] = False
     """Compute blocks again in the backward pass: a quarter slower, and most of the activations' memory is free."""
+    tracker: Annotated[Literal["none", "tensorboard", "wandb"], RUNTIME] = "none"
+    """Where figures go besides ``metrics.jsonl``; the package must be installed."""
+    samples: Annotated[GlimpseSettings | None, RUNTIME] = None
+    """Texts sampled while training; none when absent."""
 
 
 class SampleCompute(Compute):

@@ -130,6 +130,16 @@ class Machine:
         threads = min(self.cores, processes * (compute.threads or self.cores))
         return flops / self.rate(threads, work.width, work.precision) + work.calls * self.speed.call
 
+    def peak(self, compute: Compute, precision: str, *, processes: int = 1) -> float:
+        """Operations a second in the best products that were measured, in float32 or ``precision``, of so many
+        processes together."""
+        names = {"float32", precision}
+        if self.uses_gpu(compute):
+            best = max(rate for name in names for rate in _ladder(self.speed.gpu, name).values())
+            return best * min(processes, self.gpus)
+        threads = min(self.cores, processes * (compute.threads or self.cores))
+        return max(self.rate(threads, 1024, name) for name in names)
+
     def rate(self, threads: int, width: int, precision: str = "float32") -> float:
         """Operations a second on so many threads: between one and all, as a power of their number."""
         one = _rung(_ladder(self.speed.one, precision), width)

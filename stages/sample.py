@@ -8,7 +8,6 @@ Resumes batch by batch: the ids sampled so far lie under `parts/` until the end.
 """
 
 import json
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -17,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from elf.cache.files import make_folder, write_atomic
+from elf.cache.files import make_folder, remove_at_once, write_atomic
 from elf.cache.manifest import JSON
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.stage import Compute, StageContext
@@ -51,13 +50,15 @@ class Sampling:
     device: str
 
     @torch.inference_mode()
-    def ids(self, seed: int, places: Sequence[int]) -> list[np.ndarray]:
-        """Tokenizer ids (up to the first end mark) of the texts `places` of a seed; for pairs these are rows."""
+    def ids(self, seed: int, places: Sequence[int], condition: Condition | None = None) -> list[np.ndarray]:
+        """Tokenizer ids (up to the first end mark) of the texts `places` of a seed; for pairs these are rows, read
+        where no `condition` was read before."""
         model = self.trained.model
         draws = draw_samples(
             seed, places, length=model.length, width=model.width, config=self.config, device=self.device
         )
-        condition, start_B, count = self._condition(places), None, None
+        condition = self.condition(places) if condition is None else condition
+        start_B, count = None, None
         if condition is not None and self.vocabulary.max_source is not None:
             start_B, count = condition.length_B, model.length - self.vocabulary.max_source
         z_BLD = sample_latents(self.trained.network, draws, self.config, condition=condition)
@@ -82,7 +83,8 @@ class Sampling:
             )
         return np.where(beyond, unknown, head_BN)
 
-    def _condition(self, places: Sequence[int]) -> Condition | None:
+    def condition(self, places: Sequence[int]) -> Condition | None:
+        """What the texts of these rows are conditioned on; None for text."""
         if self.sources is None:
             return None
         kept = torch.zeros(len(places), dtype=torch.bool)
@@ -114,7 +116,7 @@ def run(section: Sample, context: StageContext) -> Mapping[str, JSON]:
     write_texts(context.out / SAMPLES, texts)
     settings = describe(section, sampling, context)
     write_atomic(context.out / SETTINGS, json.dumps(settings, indent=1, sort_keys=True) + "\n")
-    shutil.rmtree(parts)
+    remove_at_once(parts)
     return {
         "texts": len(texts),
         "seeds": list(section.seeds),

@@ -15,10 +15,10 @@ from typing import Any, Self
 from elf.cache.files import writing
 from elf.cache.manifest import JSON
 from elf.pipeline.errors import Failed
+from elf.stages.pace import TIMING
 from elf.stages.tally import BY_LEVEL
 
 METRICS = "metrics.jsonl"
-TIMING = "timing.jsonl"
 
 
 class Journal:
@@ -56,9 +56,9 @@ class Journal:
             self._metrics.write(json.dumps(line, sort_keys=True, allow_nan=False).encode() + b"\n")
             self._metrics.flush()
 
-    def time(self, step: int, *, seconds: float, waited: float) -> None:
-        """Append how long a step took and how long of it was waiting for its rows."""
-        line = {"step": step, "seconds": round(seconds, 6), "waited": round(waited, 6)}
+    def time(self, step: int, *, seconds: float, waited: float, **rest: float) -> None:
+        """Append how long a step took and how long of it was waiting for its rows, and what else clocks say."""
+        line = {"step": step, "seconds": round(seconds, 6), "waited": round(waited, 6), **rest}
         with writing(self.path):
             self._timing.write(json.dumps(line) + "\n")
 

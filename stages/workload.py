@@ -23,6 +23,8 @@ core at hidden 64 and 192, and at 384 and 512 of encoders."""
 STEP_CALLS, FORWARD_CALLS = 2700, 250
 """Tensor operations of a training step and of one forward pass, for each block of the network and once besides."""
 PRETRAIN_CALLS = 1500
+TRAINED_IN = {"float32": "float32", "bf16": "bfloat16"}
+"""What a machine's speeds call the precision of a training run."""
 
 
 def network_of(experiment: Experiment, width: int, vocabulary: int) -> ModelConfig:
@@ -38,7 +40,7 @@ def training(experiment: Experiment, network: ModelConfig, steps: int) -> tuple[
     rows: float = steps * train.batch
     if train.heldout is not None:  # forward alone, a third of a step, with two sets of weights
         rows += (steps // train.heldout.every + 1) * 2 * train.heldout.rows / 3
-    precision = "bfloat16" if train.precision == "bf16" else "float32"
+    precision = TRAINED_IN[train.precision]
     calls = steps * STEP_CALLS * (network.depth + 1)
     optimiser = steps * muon_flops(network) if train.optim.name == "muon" else 0.0
     return (

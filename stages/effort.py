@@ -1,0 +1,33 @@
+"""What a step of a training run is, in tokens and operations, and how many a second its devices could do at best."""
+
+import torch
+
+from elf.pipeline.stage import StageContext
+from elf.stages.config import Train
+from elf.stages.machine import this_machine
+from elf.stages.model.flops import step_flops
+from elf.stages.pace import Effort
+from elf.stages.probe import product_rate
+from elf.stages.team import Team
+from elf.stages.trained import Card
+from elf.stages.workload import TRAINED_IN
+
+
+def weigh_step(section: Train, context: StageContext, card: Card, team: Team) -> Effort:
+    """For the process that writes: says what MFU is a share of; measures that, a moment, where no plan did before."""
+    flops = section.batch * step_flops(card.model, card.objective, card.model.length)
+    peak, when = _peak(section, context, team)
+    context.progress.note(
+        f"A step is {flops / 1e9:,.3g} GFLOP; MFU is the share of {peak / 1e9:,.3g} GFLOP/s, {when}."
+    )
+    return Effort(section.batch * card.model.length, flops, peak)
+
+
+def _peak(section: Train, context: StageContext, team: Team) -> tuple[float, str]:
+    here, precision = this_machine(), TRAINED_IN[section.precision]
+    if here.speed.measured and (team.device.type == "cpu" or here.accelerated):
+        one = context.compute.model_copy(
+            update={"device": team.device.type, "threads": torch.get_num_threads()}
+        )
+        return team.size * here.peak(one, precision), f"measured {here.speed.measured}"
+    return team.size * product_rate(team.device.type, precision), "measured now"

@@ -1,0 +1,91 @@
+"""A few texts sampled while a model is trained, always from the same noise, so that one can watch it learn.
+
+They lie in ``aux/samples/step_<n>.jsonl`` and touch nothing that training makes: noise is a function of (seed, number),
+weights are the averaged ones, rows of pairs are read once, before the first step.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from elf.cache.files import make_folder
+from elf.pipeline.errors import Failed
+from elf.pipeline.stage import StageContext
+from elf.stages.compute import GlimpseSettings
+from elf.stages.config import Sample
+from elf.stages.latents import LatentRows
+from elf.stages.model.network import Network
+from elf.stages.sample import Sampling, read_out, sampler_config
+from elf.stages.texts import Text, write_texts
+from elf.stages.trained import Card, Trained
+from elf.stages.training_state import TrainingState
+
+FOLDER = "samples"
+TOLD, LETTERS = 2, 64
+"""Texts that are said to who is watching, and how much of each: a line of a terminal."""
+
+
+class Glimpses:
+    """``settings.count`` texts of a run with ``seed``. Pairs are conditioned on the first rows of ``rows``, a
+    validation split where there is one; other texts start from noise alone."""
+
+    def __init__(
+        self,
+        settings: GlimpseSettings,
+        context: StageContext,
+        *,
+        network: Network,
+        card: Card,
+        seed: int,
+        rows: LatentRows,
+        device: torch.device,
+    ) -> None:
+        self._every, self._context, self._seed = settings.every, context, seed
+        self._rows = rows.tokens
+        pairs = self._rows.vocabulary.max_source is not None
+        self._places = range(min(settings.count, rows.rows) if pairs else settings.count)
+        trained = Trained(network, card, digest="")
+        config = sampler_config(Sample(name="glimpses", method="ode", steps=settings.steps), trained)
+        sources = rows if pairs else None
+        self._sampling = Sampling(trained, config, self._rows.vocabulary, sources, str(device))
+        self._condition = self._sampling.condition(self._places)
+        self.read([np.array([], np.int64)] * len(self._places))  # a tokenizer that is not there is missed now
+
+    def due(self, step: int) -> bool:
+        """Whether to look after ``step`` steps."""
+        return step % self._every == 0
+
+    def take(self, state: TrainingState) -> tuple[Text, ...]:
+        """Sample, write and tell; none where the weights give nothing that can be read, which stops no training."""
+        network = state.network.eval()
+        try:
+            # Blocks compiled for a batch of training would be compiled anew for these few rows.
+            with state.ema.applied(network), torch.compiler.set_stance("force_eager"):
+                ids = self._sampling.ids(self._seed, self._places, self._condition)
+        except Failed as reason:
+            self._context.progress.note(f"No samples after step {state.step}: {reason}")
+            return ()
+        finally:
+            network.train()
+        texts = self.read(ids)
+        write_texts(make_folder(folder(self._context.aux)) / f"step_{state.step}.jsonl", texts)
+        for text in texts[:TOLD]:
+            self._context.progress.note(f"{state.step}: {shorten(text.text)}")
+        return texts
+
+    def read(self, ids: list[np.ndarray]) -> tuple[Text, ...]:
+        """The texts of tokenizer ids, in order."""
+        made = [(self._seed, place, row.tolist()) for place, row in zip(self._places, ids, strict=True)]
+        return tuple(read_out(made, self._rows, pairs=self._condition is not None))
+
+
+def folder(aux: Path) -> Path:
+    """Where they lie."""
+    return aux / FOLDER
+
+
+def shorten(text: str) -> str:
+    """A text on one line of a terminal."""
+    line = " ".join(text.split())
+    return (line if len(line) <= LETTERS else f"{line[:LETTERS]}…") or "(empty)"
