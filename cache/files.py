@@ -76,18 +76,25 @@ def temporary_beside(path: Path) -> Path:
 
 def write_atomic(path: Path, content: bytes | str) -> None:
     """Put `content` (text as UTF-8) under `path`, replacing what was there: readers see all or none."""
-    raw = content.encode() if isinstance(content, str) else content
     temporary = temporary_beside(path)
     with writing(path):
         try:
-            with temporary.open("xb") as file:
-                file.write(raw)
-                file.flush()
-                os.fsync(file.fileno())
+            write_new(temporary, content)
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
         fsync_folder(path.parent)
+
+
+def write_new(path: Path, content: bytes | str) -> None:
+    """Put `content` (text as UTF-8) into a file that was not there, to the disk; a kill may leave half of it.
+
+    Raises OSError as it comes: the caller knows what the file is for.
+    """
+    with path.open("xb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def make_folder(path: Path) -> Path:
@@ -157,11 +164,17 @@ def is_stray(name: str) -> bool:
 
 
 def remove_strays(root: Path) -> list[Path]:
-    """Delete unfinished files below `root` and name them."""
-    strays = [path for path in root.rglob("*") if is_stray(path.name) and not path.is_dir()]
+    """Delete unfinished files, and folders that were being removed, below `root`, and name them."""
+    strays: list[Path] = []
     with writing(root):
-        for path in strays:
-            path.unlink(missing_ok=True)
+        for here, folders, files in os.walk(root):
+            for name in filter(is_stray, folders):
+                strays.append(Path(here, name))
+                shutil.rmtree(strays[-1])
+            folders[:] = [name for name in folders if not is_stray(name)]
+            for name in filter(is_stray, files):
+                strays.append(Path(here, name))
+                strays[-1].unlink(missing_ok=True)
     return strays
 
 
@@ -169,3 +182,11 @@ def remove_tree(path: Path) -> None:
     """Delete a folder and what is in it; one that is gone already is fine."""
     with writing(path):
         shutil.rmtree(path, ignore_errors=not path.exists())
+
+
+def remove_at_once(path: Path) -> None:
+    """Delete a folder whose files only mean something together: a kill leaves all of them under its name, or none."""
+    with writing(path):
+        doomed = temporary_beside(path)
+        path.rename(doomed)
+        shutil.rmtree(doomed)

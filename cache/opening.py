@@ -13,6 +13,16 @@ from elf.cache.manifest import JSON
 from elf.cache.parts import check_document
 
 
+def is_ragged(folder: Path) -> bool:
+    """Whether a store is one of rows of their own lengths."""
+    return (folder / "tokens").is_dir()
+
+
+def read_layout(folder: Path) -> Layout:
+    """The layout of a store of either kind. Raises Damaged naming the document that is missing or off."""
+    return read_ragged_layout(folder) if is_ragged(folder) else read_array_layout(folder)
+
+
 def read_array_layout(folder: Path) -> ArrayLayout:
     """The layout of a store of fixed rows. Raises Damaged naming the document that is missing or off."""
     path = folder / metadata.DOCUMENT

@@ -1,32 +1,16 @@
-"""What lies in an artifact's folder, told as records and checked against them."""
+"""What lies in an artifact's folder, checked against the records of its manifest."""
 
 import os
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from elf.cache.errors import Damaged
 from elf.cache.files import digest_file
-from elf.cache.manifest import AUX, MANIFEST, FileRecord, Manifest
+from elf.cache.manifest import MANIFEST, FileRecord, Manifest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-
-class Records(NamedTuple):
-    """Payload and auxiliary files by path relative to the artifact, "/" between folders."""
-
-    files: dict[str, FileRecord]
-    aux: dict[str, FileRecord]
-
-
-def records(root: Path) -> Records:
-    """Size and digest of all files below `root` but the manifest. Raises Damaged on links and devices."""
-    found = Records({}, {})
-    for name, size in sizes(root).items():
-        group = found.aux if name.split("/")[0] == AUX else found.files
-        group[name] = FileRecord(size, digest_file(root / name))
-    return found
 
 
 def sizes(root: Path) -> dict[str, int]:

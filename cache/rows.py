@@ -18,7 +18,7 @@ from elf.cache.errors import Damaged
 from elf.cache.files import crc32c
 from elf.cache.layout import STORAGE, Array, DType, Layout
 from elf.cache.maps import MAX_OPEN, MappedShards, Place, Shards
-from elf.cache.opening import read_array_layout, read_ragged_layout
+from elf.cache.opening import is_ragged, read_array_layout, read_ragged_layout
 from elf.cache.parts import read_record, shard_fault
 from elf.cache.preads import ReadShards
 
@@ -165,7 +165,7 @@ class RaggedRows(_StoredRows):
 
 def open_rows(folder: Path) -> Rows | RaggedRows:
     """A store of either kind. Raises Damaged as their own ``open`` does."""
-    return (RaggedRows if (folder / "tokens").is_dir() else Rows).open(folder)
+    return (RaggedRows if is_ragged(folder) else Rows).open(folder)
 
 
 def random_rows(rows: int, count: int, *, seed: int) -> npt.NDArray[np.int64]:

@@ -19,7 +19,7 @@ from elf.cache.files import (
     make_folder,
     remove_strays,
     remove_tree,
-    write_atomic,
+    write_new,
     writing,
 )
 from elf.cache.lease import TTL, Holder, Lease, OnWait, acquire, holder_of
@@ -297,9 +297,11 @@ class Store:
         text = _checked_text(manifest, owner)
         fsync_tree(path)
         lease.check()
-        draft = path.with_name(f"{path.name}.manifest-{uuid.uuid4().hex}")  # a race must not publish a draft
-        write_atomic(draft, text)
-        draft.rename(path / MANIFEST)
+        # A race must not publish a draft; one that a kill leaves is cleared away by its name.
+        draft = path.with_name(f"{path.name}.manifest-{uuid.uuid4().hex}")
+        with writing(path):
+            write_new(draft, text)
+            draft.rename(path / MANIFEST)
         fsync_folder(path)
 
 

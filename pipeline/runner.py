@@ -14,7 +14,8 @@ from elf.cache.errors import CacheError, Damaged
 from elf.cache.files import filling, make_folder, remove_tree
 from elf.cache.lease import Holder
 from elf.cache.manifest import JSON, Manifest, merkle_root, short
-from elf.cache.records import check_files, records
+from elf.cache.recording import records
+from elf.cache.records import check_files
 from elf.cache.store import Artifact, Building, Store
 from elf.pipeline import provenance
 from elf.pipeline.descriptions import FOLDER as DESCRIPTIONS

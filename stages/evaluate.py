@@ -7,7 +7,6 @@ Resumes batch by batch: the judge's records and the place in the training text l
 """
 
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from elf.cache.files import make_folder, write_atomic
+from elf.cache.files import make_folder, remove_at_once, write_atomic
 from elf.cache.manifest import JSON
 from elf.pipeline.errors import Failed
 from elf.pipeline.stage import StageContext
@@ -79,7 +78,7 @@ def run(section: Evaluate, context: StageContext) -> Mapping[str, JSON]:
     write_atomic(
         context.out / PER_TEXT, "".join(_json(_per_text(item, section.copy_ngram)) for item in measured)
     )
-    shutil.rmtree(parts)
+    remove_at_once(parts)
     return {
         **{name: value_of(assessed["scores"], name) for name in assessed["scores"]},
         "texts": len(texts),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from elf.cache.files import make_folder, remove_tree, write_atomic
+from elf.cache.files import make_folder, remove_at_once, remove_tree, write_atomic
 from elf.cache.manifest import JSON
 from elf.pipeline.errors import Failed
 from elf.pipeline.stage import StageContext
@@ -85,7 +85,7 @@ def run(section: "TokenizeStep", context: StageContext) -> Mapping[str, JSON]:
     write_atomic(
         context.out / COUNTS, json.dumps({**facts, "files": per_file}, sort_keys=True, indent=1) + "\n"
     )
-    remove_tree(parts)
+    remove_at_once(parts)
     return {**facts, "files": per_file if len(per_file) <= FILES_IN_FACTS else len(per_file)}
 
 

@@ -14,7 +14,7 @@ import pytest
 from elf.cache.files import write_atomic
 from elf.cache.layout import ArrayLayout, DType, RaggedLayout
 from elf.cache.manifest import Fingerprint, Manifest, Provenance, merkle_root
-from elf.cache.records import records
+from elf.cache.recording import records
 from elf.cache.shards import finalise, write_metadata, write_shard
 
 PROVENANCE = Provenance(

@@ -1,5 +1,6 @@
 """Whole or absent, and one clear paragraph when the disk refuses."""
 
+import contextlib
 import errno
 import os
 import resource
@@ -9,15 +10,25 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import xxhash
 
 from elf import cache
 from elf.cache.errors import Damaged, Unwritable
-from elf.cache.files import digest_file, filling, fsync_tree, remove_strays, write_atomic
+from elf.cache.files import (
+    digest_file,
+    filling,
+    fsync_tree,
+    make_folder,
+    remove_at_once,
+    remove_strays,
+    write_atomic,
+)
 from elf.cache.manifest import Fingerprint, Manifest
-from elf.cache.records import check_files, records
+from elf.cache.recording import records
+from elf.cache.records import check_files
 
 
 @contextmanager
@@ -81,8 +92,33 @@ def test_strays_go_and_finished_files_stay(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     for name in ("a.tmp", ".tmp-1-2", "sub/.tmp-3", "sub/b.bin", "tmp.txt"):
         (tmp_path / name).write_bytes(b"")
-    assert len(remove_strays(tmp_path)) == 3
+    for name in (".tmp-going", "sub/.tmp-going"):
+        (tmp_path / name / "deeper").mkdir(parents=True)
+        (tmp_path / name / "deeper" / "c.bin").write_bytes(b"")
+    assert len(remove_strays(tmp_path)) == 5
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["b.bin", "sub", "tmp.txt"]
+
+
+@pytest.mark.parametrize("moment", range(4))
+def test_a_folder_goes_whole_whenever_its_remover_dies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
+    names = {f"{number}.bin" for number in range(3)}
+    for name in names:
+        make_folder(tmp_path / "out" / "parts").joinpath(name).write_bytes(b"")
+    calls, real = iter(range(9)), os.unlink
+
+    def dying(*given: Any, **more: Any) -> None:
+        if next(calls) == moment:
+            raise KeyboardInterrupt
+        real(*given, **more)
+
+    with monkeypatch.context() as patched, contextlib.suppress(KeyboardInterrupt):
+        patched.setattr(os, "unlink", dying)
+        remove_at_once(tmp_path / "out" / "parts")
+    assert not (tmp_path / "out" / "parts").exists()
+    remove_strays(tmp_path / "out")
+    assert not any((tmp_path / "out").iterdir())
 
 
 def test_links_and_pipes_are_not_recorded(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """An artifact exists whole or not at all, whoever builds, dies, races or lies meanwhile."""
 
 import fcntl
+import itertools
 import json
 import os
 import random
@@ -70,6 +71,44 @@ def test_what_is_committed_is_found(store: Store, key: Fingerprint, build: Calla
     assert list(store.artifacts()) == list(store.artifacts("encode")) == [artifact]
     assert list(store.artifacts("train")) == []
     assert left_over(store) == []
+
+
+DYING = """
+import os, sys
+from pathlib import Path
+from elf.cache.manifest import Fingerprint, Manifest
+from elf.cache.store import Store
+left, real = int(sys.argv[4]), os.fsync
+def fsync(fd):
+    global left
+    left -= 1
+    if left == 0:
+        os._exit(9)
+    real(fd)
+os.fsync = fsync
+store, key = Store(Path(sys.argv[1])), Fingerprint(sys.argv[2])
+with store.building("encode", key) as building:
+    (building.path / "a.txt").write_text("payload")
+    store.commit(building, Manifest.from_json(sys.argv[3]))
+"""
+
+
+def test_a_death_at_any_write_of_publishing_leaves_nothing_behind_the_next_builder(
+    store: Store, key: Fingerprint, describe: Describe, tmp_path: Path
+) -> None:
+    (tmp_path / "described").mkdir()
+    (tmp_path / "described" / "a.txt").write_text("payload")
+    manifest = describe(tmp_path / "described", "encode", key)
+    deaths = 0
+    for deaths in itertools.count(1):
+        root = tmp_path / str(deaths)
+        arguments = [sys.executable, "-c", DYING, str(root), key, manifest.to_json(), str(deaths)]
+        if subprocess.run(arguments, check=False).returncode == 0:
+            break
+        with Store(root).building("encode", key) as building:
+            (building.path / "a.txt").unlink(missing_ok=True)  # published, if it died late
+        assert left_over(Store(root)) == []
+    assert deaths > 3, "the builder died at several moments"
 
 
 def test_a_half_built_folder_is_no_artifact_and_is_gone_on_from(store: Store, key: Fingerprint) -> None:

@@ -12,6 +12,7 @@ from damage import HARM, flip, halve, put
 from stored import describe, key_of, listing
 
 from elf.cache.layout import ArrayLayout, RaggedLayout
+from elf.cache.recording import records
 from elf.cache.store import Artifact, Store
 from elf.cache.uses import Place
 from elf.cache.verifying import verify_artifact, verify_sample
@@ -50,6 +51,14 @@ def open_again(folder: Path) -> Artifact:
     found = Store(folder.parent.parent).find(*PLACE)
     assert found is not None
     return found
+
+
+def test_the_digest_of_a_shard_is_that_of_what_was_to_be_written(artifact: Artifact) -> None:
+    """A byte that the disk lost between writing and finishing is found out, not believed."""
+    shard = artifact.path / "plain" / "c" / "1" / "0" / "0"
+    flip(shard)
+    assert records(artifact.path).files == artifact.manifest.files
+    assert any("1/0/0" in fault for fault in verify_artifact(artifact).faults)
 
 
 def test_what_is_right_is_found_right_and_nothing_changes(artifact: Artifact) -> None:

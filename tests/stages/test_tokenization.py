@@ -278,7 +278,7 @@ def test_killed_and_started_again_it_goes_on_and_ends_the_same(tmp_path: Path, t
     kept: list[bool] = []
     monkeypatch = pytest.MonkeyPatch()
     with monkeypatch.context() as patch:
-        patch.setattr("elf.stages.tokenization.remove_tree", lambda path: kept.extend(
+        patch.setattr("elf.stages.tokenization.remove_at_once", lambda path: kept.extend(
             path.stat().st_mtime_ns == when for path, when in finished.items()
         ))  # fmt: skip
         inputs = {"documents": documents, "tokenizer": tokenizer}

@@ -9,7 +9,7 @@ from toy_encoders import make_case, make_t5, pairs, texts
 from toy_training import finish
 
 from elf.cache.manifest import Fingerprint
-from elf.cache.records import records
+from elf.cache.recording import records
 from elf.cache.store import Artifact, Store
 from elf.pipeline.plan import payload_of
 from elf.pipeline.section import fingerprint, identity

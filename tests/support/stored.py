@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from elf.cache.manifest import MANIFEST, Fingerprint, Manifest, Provenance, merkle_root
-from elf.cache.records import records
+from elf.cache.recording import records
 from elf.cache.uses import Place
 
 DAY = 86400.0
