@@ -19,6 +19,12 @@ Grid = Literal["logit_normal", "uniform", "quantile"]
 SdeForm = Literal["released", "paper", "variance_matched"]
 LEVELS = 10
 """Bins of the time, equally wide, by which losses are told."""
+GRAM_RATIO = 1.5
+"""How much longer than wide a matrix is from which on Newton–Schulz goes through its Gram matrix."""
+PANELS = 4
+"""Rows of blocks of a symmetric product: 5/8 of it is computed."""
+SMALLEST = 128
+"""Short side from which on the blocks are large enough to be worth it."""
 
 
 class Size(NamedTuple):

@@ -8,8 +8,7 @@ which counts for as much as the model where batches are small.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from elf.stages.model.config import ModelConfig, ObjectiveConfig, SamplerConfig
-from elf.stages.model.orthogonal import GRAM_RATIO, PANELS, SMALLEST
+from elf.stages.model.config import GRAM_RATIO, PANELS, SMALLEST, ModelConfig, ObjectiveConfig, SamplerConfig
 
 EMBEDDED = 256
 """Width of the sines that a single number (time, guidance) is embedded from."""

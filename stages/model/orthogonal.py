@@ -9,15 +9,12 @@ symmetric, so on a CPU only the blocks on and above its diagonal are computed. S
 import torch
 from torch import Tensor
 
+from elf.stages.model.config import GRAM_RATIO, PANELS, SMALLEST
+
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 STEPS = 5
 EPSILON = 1e-8
-GRAM_RATIO = 1.5
 GRAM_RESTART = 3
-PANELS = 4
-"""Rows of blocks of a symmetric product: 5/8 of it is computed."""
-SMALLEST = 128
-"""Short side from which on the blocks are large enough to be worth it."""
 
 
 def orthogonalise(matrix: Tensor, *, steps: int = STEPS) -> Tensor:
