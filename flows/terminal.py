@@ -61,7 +61,7 @@ def fit(shown: Mapping[str, float | str], room: int) -> str:
         text = "  ".join(pieces[:count]) + (" …" if count < len(pieces) else "")
         if len(text) <= room:
             return text
-    return figures(dict(shown))[: room - 1].rstrip() + "…"
+    return f"{pieces[0][: room - 1].rstrip()}…" if pieces else ""
 
 
 class LiveProgress:

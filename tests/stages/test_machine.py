@@ -148,6 +148,15 @@ def test_gpus_share_the_work_and_launch_beside_it() -> None:
     assert machine.seconds(work, Compute(device="cpu")) > 100
 
 
+def test_the_peak_is_that_of_the_best_products() -> None:
+    assert on().peak(Compute(threads=1), "float32") == 4e9
+    assert on().peak(COMPUTE, "bfloat16") == pytest.approx(8e9)
+    slow = {"float32": {1024: 4e9}, "bfloat16": {1024: 1e9}}
+    assert on(one=slow, all=slow).peak(Compute(threads=1), "bfloat16") == 4e9
+    assert on(gpus=2).peak(COMPUTE, "bfloat16", processes=8) == 2e12
+    assert on(gpus=2).peak(COMPUTE, "float32") == 1e11
+
+
 def test_a_gpu_that_torch_cannot_use_is_none() -> None:
     machine = on(gpus=1, gpu={})
     assert machine.seconds(Work(4e9, 1024), COMPUTE) == pytest.approx(0.5)

@@ -113,6 +113,7 @@ def test_what_a_run_leaves(corpus: Corpus, tmp_path: Path) -> None:
     assert not any(name.endswith("_by_t") for name in facts["heldout"])
     times = list(read_metrics(tmp_path / "aux" / "timing.jsonl"))
     assert [line["step"] for line in times] == list(range(1, 21))
+    assert all(line["tokens_per_s"] > 0 and line["mfu"] > 0 and line["beside"] >= 0 for line in times)
 
 
 def test_it_learns(corpus: Corpus, tmp_path: Path) -> None:
