@@ -203,7 +203,7 @@ def rate(device: torch.device, dtype: torch.dtype, size: int) -> float:
 
 def agreement(model: ModelConfig, device: torch.device, backend: str) -> list[Bar]:
     """A small batch in float32: the literal step on the CPU against all others here; relative errors."""
-    small = replace(model, length=min(model.length, 128))
+    small = replace(model, length=min(model.length, 64))
     network = build(small, torch.Generator().manual_seed(0)).train()
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():  # heads begin at zero, and with them most gradients

@@ -35,7 +35,7 @@ class TrainCompute(Compute):
     compile: Annotated[Compile, RUNTIME] = "auto"
     """Compile the network's blocks, half a minute at the start: ``auto`` on CUDA. Changes rounding."""
     checkpointing: Annotated[bool, RUNTIME] = False
-    """Compute blocks again in the backward pass: a quarter slower, and most of the activations' memory is free."""
+    """Keep only the blocks' inputs, compute the blocks again in the backward pass: a third more work, same numbers."""
     tracker: Annotated[Literal["none", "tensorboard", "wandb"], RUNTIME] = "none"
     """Where figures go besides ``metrics.jsonl``; the package must be installed."""
     samples: Annotated[GlimpseSettings | None, RUNTIME] = None

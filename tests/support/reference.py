@@ -159,7 +159,9 @@ def _type(annotation: Any) -> str:
         shown = " and ".join(limit for limit in limits if limit[:1] in "≥>")
         return _type(arguments[0]) + (f", {shown}" if shown else "")
     if origin is Literal:
-        return ", ".join(f"`{value}`" for value in arguments)
+        return ", ".join(
+            f"`{str(value).lower() if value in (True, False) else value}`" for value in arguments
+        )
     if origin in (Union, UnionType):
         return " or ".join(_type(each) for each in arguments)
     if origin is tuple:
