@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from elf.stages.model.config import SIZES
-from elf.stages.model.layers import rotary_tables
+from elf.stages.model.layers import RMSNorm, Rotation, rotary_tables, rotate
 from elf.stages.model.network import Network, build, count_parameters
 from tests.stages.model.tiny import SHAPE, tiny_config, tiny_network
 
@@ -132,6 +132,26 @@ def test_full_precision_around_the_blocks() -> None:
     assert all(dtype == (torch.bfloat16 if ".blocks." in n else torch.float32) for n, dtype in seen.items())
     error = (x - plain).norm() / plain.norm()
     assert 0 < error < 0.02
+
+
+def test_norms_rotations_and_the_stream_are_float32_under_autocast() -> None:
+    """What enters and leaves them may be bf16; what is computed is not."""
+    network = tiny_network(dtype=torch.float32)
+    width, norm = 8, RMSNorm(8)
+    with torch.no_grad():
+        norm.weight.normal_(generator=torch.Generator().manual_seed(1))
+    x_SW = torch.randn(7, width, generator=torch.Generator().manual_seed(0)).bfloat16()
+    rotation = Rotation(*(table.float() for table in rotary_tables(7, width)))
+    streams: list[torch.dtype] = []
+    for block in network.trunk.blocks:
+        block.register_forward_pre_hook(lambda _, given: streams.append(given[0].dtype))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(norm(x_SW), norm(x_SW.float()).bfloat16())
+        assert torch.equal(rotate(x_SW, rotation), rotate(x_SW.float(), rotation).bfloat16())
+        assert network(**given(dtype=torch.float32)).h_BLH.dtype == torch.float32
+    assert set(streams) == {torch.float32}
+    short = x_SW / x_SW.square().mean(-1, keepdim=True).sqrt() * norm.weight.bfloat16()
+    assert not torch.equal(norm(x_SW), short), "or nothing was told apart"
 
 
 def test_dropout_only_in_the_middle_half() -> None:
