@@ -95,7 +95,8 @@ def main() -> None:
     parts = {"encoder": lambda: bench.batch("live"), "clip": bench.clip, "Muon and average": bench.update}
     alone = {name: bench.timed(call, each / 3) for name, call in parts.items()}
     print("Of it: " + ", ".join(f"{name} {found * 1e3:.1f} ms" for name, found in alone.items()))
-    print("Literal / product: " + ", ".join(f"{name} {found:.2f}" for name, found in ratios(results).items()))
+    if times := ratios(results):
+        print("Literal / product: " + ", ".join(f"{name} {found:.2f}" for name, found in times.items()))
     broken = [way for way, found in results.items() if found.failed and not excused(way, found)]
     finish([*bars, Bar("ways that failed", len(broken), 0, at_most=True)])
 
