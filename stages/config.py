@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from elf.pipeline.section import LINKED, RUNTIME, Section
 from elf.stages.compute import ComputeByStage
+from elf.stages.consistency import check_consistent
 
 Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -96,6 +97,10 @@ class Data(Section):
                 "give either `validation` or `holdout`: with both there would be two validation splits"
             )
         return self
+
+    def has(self, split: Literal["validation", "test"]) -> bool:
+        """Whether there is such a split."""
+        return self.test is not None if split == "test" else self.validation is not None or self.holdout > 0
 
 
 class Subwords(Section):
@@ -310,11 +315,21 @@ class Sample(Section):
 class Control(Section):
     """Texts that no model made, judged exactly as samples are."""
 
-    kind: Literal["real", "replaced", "unigram"]
+    kind: Literal["real", "replaced", "unigram", "copy", "shuffled", "lead"]
+    """Of pairs: the source itself (``copy``), its first words (``lead``), the target of another row (``shuffled``)."""
     share: Share = 0.2
     """Share of tokens replaced (``replaced``)."""
-    count: Positive = 64
+    words: Positive = 12
+    """Words that are kept (``lead``)."""
+    count: Positive | None = 64
+    """Rows that are chosen; all of the split when null, as samples of pairs have them."""
+    split: Literal["validation", "test"] = "validation"
     seed: Seed = 0
+
+    @property
+    def of_pairs(self) -> bool:
+        """Whether it is made of a source or a reference."""
+        return self.kind in ("copy", "shuffled", "lead")
 
 
 class Judge(Section):
@@ -370,19 +385,6 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Experiment":
-        if (self.pretrain is None) == (self.encode.encoder is None):
-            raise ValueError(
-                "name the encoder once: `encode.encoder` (pretrained) or `pretrain` (trained on the spot)"
-            )
-        if self.tokenize.tokenizer is not None and self.tokenize.subwords is not None:
-            raise ValueError("name the tokenizer once: `tokenize.tokenizer` or `tokenize.subwords`")
-        if self.pretrain is not None and self.tokenize.tokenizer is None and self.tokenize.subwords is None:
-            raise ValueError(
-                "an encoder trained on the spot needs `tokenize.tokenizer` or `tokenize.subwords`"
-            )
-        if self.data.train.pairs and self.tokenize.max_source is None:
-            raise ValueError("pairs need `tokenize.max_source`, the longest condition in tokens")
-        names = [setting.name for setting in self.sample]
-        if len(set(names)) != len(names):
-            raise ValueError(f"two sampling settings share a name: {', '.join(sorted(names))}")
+        # pyright takes this file, read as a part of elf, for another one.
+        check_consistent(self)  # pyright: ignore[reportArgumentType]
         return self

@@ -97,7 +97,14 @@ WEIGHTS = StageSpec(
     "weights", WeightsStep, "elf.stages.imported:run", ("checkpoint", "tokenizer", "latents?"), version=1
 )
 SAMPLE = StageSpec("sample", Sample, "elf.stages.sample:run", ("model", "tokens", "latents?"), version=1)
-CONTROL = StageSpec("control", Control, "elf.stages.control:run", ("tokens", "heldout?"), version=1)
+CONTROL = StageSpec(
+    "control",
+    Control,
+    "elf.stages.control:run",
+    ("tokens", "heldout?"),
+    version=1,
+    neutral={"words": 12, "split": "validation"},
+)
 EVALUATE = StageSpec(
     "evaluate", Evaluate, "elf.stages.evaluate:run", ("samples", "tokens", "heldout?", "judge?"), version=3
 )
@@ -235,8 +242,8 @@ class _Builder:
                 inputs |= {"tokens": corpus[setting.split], "latents": self.encode(setting.split, corpus)}
             name = f"sample-{setting.name}"
             made[setting.name] = self.add(name, SAMPLE, setting, inputs, f"sample.{index}")
-        heldout = {"heldout": corpus["validation"]} if "validation" in corpus else {}
         for index, control in enumerate(self.experiment.evaluate.controls):
+            heldout = {"heldout": corpus[control.split]} if control.split in corpus else {}
             inputs = {"tokens": corpus["train"], **heldout}
             name = f"control-{control.kind}"
             made[control.kind] = self.add(name, CONTROL, control, inputs, f"evaluate.controls.{index}")

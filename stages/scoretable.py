@@ -132,11 +132,15 @@ def describe_control(settings: Mapping[str, Any] | None) -> str:
     if settings is None or "control" not in settings:
         return ""
     text = "held-out text" if settings["split"] == "validation" else f"{settings['split']} text"
-    if settings["control"] == "replaced":
-        return f"{text}, {100 * settings['share']:.0f} % of tokens redrawn by frequency"
-    return {"real": f"{text}, no model", "unigram": "tokens drawn by frequency"}.get(
-        settings["control"], text
-    )
+    told = {
+        "real": f"{text}, no model",
+        "replaced": f"{text}, {100 * (settings['share'] or 0):.0f} % of tokens redrawn by frequency",
+        "unigram": "tokens drawn by frequency",
+        "copy": f"sources of {text}, as they are",
+        "shuffled": f"{text}, each with the source of another",
+        "lead": f"the first {settings.get('words')} words of the sources of {text}",
+    }
+    return told[settings["control"]]
 
 
 def _row(name: str, metrics: Mapping[str, Any], columns: Sequence[Column], control: bool) -> Row:

@@ -24,7 +24,7 @@ def changed(name: str, *settings: str) -> set[str]:
 
 
 def test_the_promised_configurations_are_there() -> None:
-    promised = "cpu-hour owt-L owt-M owt-full quickstart quickstart-t5 tiny wmt14-de-en xsum"
+    promised = "cpu-hour de-en owt-L owt-M owt-full quickstart quickstart-t5 summ tiny wmt14-de-en xsum"
     assert promised.split() == NAMES
 
 

@@ -4,13 +4,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from judging import make_artifact, make_context
 from tokens import END, make_tokens
 
 from elf.pipeline.errors import Failed
 from elf.stages import control
 from elf.stages.config import Control
-from elf.stages.control import Unigram, choose_rows, replace_share
+from elf.stages.control import Unigram, choose_rows, others, replace_share
 from elf.stages.rows import TokenRows
 from elf.stages.texts import Text, read_texts
 
@@ -112,3 +114,28 @@ def test_the_target_is_the_text_of_a_pair(tmp_path: Path) -> None:
     assert texts[0].text == texts[0].reference
     assert texts[0].source is not None
     assert "a river lies" in texts[0].text.replace("  ", " ")
+
+
+def test_controls_of_pairs_stand_beside_the_same_sources_and_references(tmp_path: Path) -> None:
+    pairs = [("the old market", "a river"), ("old river", "the market"), ("by a river", "lies the old")]
+    make_tokens(tmp_path / "train", pairs, words=WORDS, length=12, max_source=4)
+    kinds = {
+        kind: run(tmp_path, tmp_path / kind, held=False, kind=kind, count=None, **more)
+        for kind, more in (("real", {}), ("copy", {}), ("shuffled", {}), ("lead", {"words": 2}))
+    }
+    for texts in kinds.values():
+        assert [(text.source, text.reference) for text in texts] == pairs
+    assert [text.text for text in kinds["copy"]] == [source for source, _ in pairs]
+    assert [text.text for text in kinds["lead"]] == ["the old", "old river", "by a"]
+    shuffled = [text.text for text in kinds["shuffled"]]
+    assert sorted(shuffled) == sorted(target for _, target in pairs)
+    assert not any(text == target for text, (_, target) in zip(shuffled, pairs, strict=True))
+    assert json.loads((tmp_path / "lead" / "settings.json").read_text())["words"] == 2
+
+
+@given(count=st.integers(2, 50), seed=st.integers(-5, 5))
+def test_another_row_is_never_the_same(count: int, seed: int) -> None:
+    chosen = choose_rows(100, count, seed)
+    found = others(chosen, seed)
+    assert sorted(found.tolist()) == chosen.tolist()
+    assert not (found == chosen).any()

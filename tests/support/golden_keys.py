@@ -2,10 +2,15 @@
 
     .venv/bin/python tests/support/golden_keys.py
 
-Text that ships with the interpreter differs between releases of Python, so its digest is set to one value.
+Text that ships with the interpreter differs between releases of Python, so its digest is set to one value; files that
+a configuration expects of whoever runs it are stood in for by empty ones.
 """
 
+import contextlib
 import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -23,8 +28,21 @@ SAME_EVERYWHERE = f"sha256:{'0' * 64}"
 
 def plan_shipped(name: str) -> Plan:
     """The plan of a shipped configuration, equal on every Python."""
-    with patch("elf.stages.assets.digest_topics", lambda module: SAME_EVERYWHERE):
+    with patch("elf.stages.assets.digest_topics", lambda module: SAME_EVERYWHERE), standing_in(name):
         return plan_experiment(load_experiment(name, Experiment, [], SHIPPED))
+
+
+@contextmanager
+def standing_in(name: str) -> Iterator[None]:
+    """A working folder with an empty file for every local one that a shipped configuration names."""
+    data = load_experiment(name, Experiment, [], SHIPPED).data
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        for source in (data.train, data.validation, data.test):
+            if source is not None and source.asset.uri.startswith("path:"):
+                path = Path(source.asset.uri.removeprefix("path:"))
+                path.parent.mkdir(exist_ok=True)
+                path.touch()
+        yield
 
 
 def keys_of(plan: Plan) -> dict[str, dict[str, Any]]:

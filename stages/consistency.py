@@ -1,0 +1,61 @@
+"""What sections of a configuration must say together; each by itself is checked where it is declared."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from elf.stages.config import Experiment
+
+
+def check_consistent(experiment: "Experiment") -> None:
+    """Raises ValueError for settings that contradict each other or lack what they need."""
+    _check_sources(experiment)
+    _check_names(experiment)
+    _check_splits(experiment)
+
+
+def _check_sources(experiment: "Experiment") -> None:
+    """One encoder, one tokenizer, and room for pairs."""
+    if (experiment.pretrain is None) == (experiment.encode.encoder is None):
+        raise ValueError(
+            "name the encoder once: `encode.encoder` (pretrained) or `pretrain` (trained on the spot)"
+        )
+    if experiment.tokenize.tokenizer is not None and experiment.tokenize.subwords is not None:
+        raise ValueError("name the tokenizer once: `tokenize.tokenizer` or `tokenize.subwords`")
+    if (
+        experiment.pretrain is not None
+        and experiment.tokenize.tokenizer is None
+        and experiment.tokenize.subwords is None
+    ):
+        raise ValueError("an encoder trained on the spot needs `tokenize.tokenizer` or `tokenize.subwords`")
+    if experiment.data.train.pairs and experiment.tokenize.max_source is None:
+        raise ValueError("pairs need `tokenize.max_source`, the longest condition in tokens")
+
+
+def _check_names(experiment: "Experiment") -> None:
+    """Every setting and control goes by a name of its own."""
+    names = [setting.name for setting in experiment.sample]
+    if len(set(names)) != len(names):
+        raise ValueError(f"two sampling settings share a name: {', '.join(sorted(names))}")
+    kinds = [control.kind for control in experiment.evaluate.controls]
+    if len(set(kinds)) != len(kinds):
+        raise ValueError(f"two controls are of one kind: {', '.join(sorted(kinds))}")
+
+
+def _check_splits(experiment: "Experiment") -> None:
+    """What samples and controls are made of is there."""
+    pairs = experiment.data.train.pairs
+    for setting in experiment.sample if pairs else ():
+        if not experiment.data.has(setting.split):
+            raise ValueError(
+                f"the sampling setting `{setting.name}` takes its sources {_missing(setting.split)}"
+            )
+    for control in experiment.evaluate.controls:
+        if control.of_pairs and not pairs:
+            raise ValueError(f"the control `{control.kind}` is of pairs, and `data.train` has no `source`")
+        if control.split == "test" and not experiment.data.has("test"):
+            raise ValueError(f"the control `{control.kind}` takes its rows {_missing('test')}")
+
+
+def _missing(split: str) -> str:
+    or_holdout = " and no `data.holdout`" if split == "validation" else ""
+    return f"from the {split} split, and there is no `data.{split}`{or_holdout}"
