@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from measuring import Bar
-from objective import load_literal
+from oracle import load_literal
 from torch import Tensor
 
 from elf.stages.fast_t5 import FastT5, T5Shape

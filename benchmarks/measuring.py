@@ -4,8 +4,10 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -21,6 +23,22 @@ class Bar:
     @property
     def ok(self) -> bool:
         return self.value <= self.target if self.at_most else self.value >= self.target
+
+
+@dataclass(frozen=True, slots=True)
+class Stopwatch:
+    """Seconds by name: ``with watch("name")``."""
+
+    seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.seconds[name].append(time.perf_counter() - began)
+
+    def mean(self, name: str) -> float:
+        return statistics.mean(self.seconds[name])
 
 
 def medians(sides: Mapping[str, Callable[[], object]], *, rounds: int) -> dict[str, float]:

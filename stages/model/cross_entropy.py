@@ -42,15 +42,18 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 torch.mm(scores_CV, weight_VD, out=gradients[0][part])
                 gradients[1].addmm_(scores_CV.T, features_CD)
                 gradients[2].add_(scores_CV.sum(dim=0))
-        ctx.save_for_backward(*gradients)
+        ctx.gradients = gradients
         ctx.mark_non_differentiable(each_N)
         return (each_N * share_N).sum(), each_N
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor | None, ...]:
-        total_gradient = grad_outputs[0]
-        features, weight, bias = ctx.saved_tensors
-        return features * total_gradient, weight * total_gradient, bias * total_gradient, None, None, None
+        # Handed on as they are: a second gradient as large as the vocabulary's weights would be the peak of a step.
+        if ctx.gradients is None:
+            raise RuntimeError("This loss gave its gradients away when it was first asked for them.")
+        gradients, ctx.gradients = ctx.gradients, None
+        features, weight, bias = (each.mul_(grad_outputs[0]) for each in gradients)
+        return features, weight, bias, None, None, None
 
 
 def cross_entropy(

@@ -1,6 +1,9 @@
 """What steps are fed: the same rows and numbers whoever makes them, whenever, with however many others."""
 
-from dataclasses import replace
+import os
+import subprocess
+from dataclasses import fields, replace
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import numpy as np
@@ -101,3 +104,21 @@ def test_leaving_early_ends_the_thread(recipe: Recipe) -> None:
     with feed as feeding:
         assert next(feeding).step == 0
     assert not feed._thread.is_alive()
+
+
+def test_what_is_fed_crosses_no_process_and_holds_no_mask(
+    recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is made in a thread, and lengths are all that tells of who sees whom."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a process was started")
+
+    for owner, name in ((os, "fork"), (BaseProcess, "start"), (subprocess, "Popen")):
+        monkeypatch.setattr(owner, name, refuse)
+    for fed, _ in taken(recipe, range(3)):
+        given = [getattr(each, field.name) for each in (fed.raw, fed.draws) for field in fields(each)]
+        tensors = [each for each in given if isinstance(each, torch.Tensor)]
+        assert len(tensors) > 8
+        assert not any(list(each.shape).count(SMALL.length) > 1 for each in tensors)
+        assert fed.raw.condition_length_B.shape == fed.raw.length_B.shape == (BATCH,)

@@ -34,6 +34,15 @@ def test_equals_torch(at_once: int, given, monkeypatch: pytest.MonkeyPatch) -> N
     assert torch.equal(arg_max(features, weight, bias), F.linear(features, weight, bias).argmax(dim=-1))
 
 
+def test_gradients_are_given_once(given) -> None:
+    """They are handed on and scaled in place: a second time they would be wrong."""
+    features, weight, bias, targets = given
+    total, _ = cross_entropy(features, weight, bias, targets, torch.ones(ROWS))
+    torch.autograd.grad(total, [weight], retain_graph=True)
+    with pytest.raises(RuntimeError, match="gave its gradients away"):
+        torch.autograd.grad(total, [weight])
+
+
 def test_without_gradient(given) -> None:
     features, weight, bias, targets = given
     with torch.no_grad():
