@@ -19,6 +19,7 @@ from elf.pipeline.forecast import read_forecast
 from elf.pipeline.runner import needed
 from elf.pipeline.runs import PAGE, RESOLVED, RunRecord, list_runs, read_run
 from elf.pipeline.wording import bytes_text, count_of, seconds_text, size_of
+from elf.stages.pace import read_pace
 
 
 def show_why(
@@ -100,6 +101,9 @@ def show_run(name: str, *, as_json: bool) -> None:
         for note in score_notes(rows):
             out.print(note, style="dim", highlight=False)
         out.print()
+    for step, artifact in steps:
+        if (pace := read_pace(artifact.path / "aux")) is not None:
+            out.print(f"{step}: {pace}.", highlight=False)
     hosts = sorted({artifact.manifest.provenance.host for _, artifact in steps})
     total = sum(artifact.manifest.provenance.seconds for _, artifact in steps)
     where = f" on {', '.join(hosts)}" if hosts else ""

@@ -75,6 +75,8 @@ def _sums(priced: Priced) -> Iterator[tuple[str, str | None]]:
     else:
         refused = "; `elf run` does not start" if room.least > room.usable else ""
         yield f"{words}: {bytes_text(room.expected - room.usable)} too little{refused}.", "bold red"
+    if priced.training is not None:
+        yield str(priced.training), None
     if priced.break_even is not None:
         for line in priced.break_even.lines():
             yield line, None

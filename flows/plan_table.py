@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from elf.flows.failing import complain
@@ -50,6 +51,7 @@ def _plain(priced: Priced) -> dict[str, Any]:
         "seconds": priced.seconds,
         "latents": None if request.source is None else request.source.source,
         "break_even": None if priced.break_even is None else priced.break_even.plain(),
+        "training": None if priced.training is None else asdict(priced.training),
         "machine": _plain_machine(machine),
     }
 

@@ -11,7 +11,7 @@ from elf.pipeline.runner import needed
 from elf.pipeline.sharing import Elsewhere, promised
 from elf.stages.breakeven import BreakEven, weigh
 from elf.stages.disk import disk_speed, known_disk
-from elf.stages.estimate import Estimator
+from elf.stages.estimate import Estimator, TrainingSpeed
 from elf.stages.experiment import TRAIN
 from elf.stages.machine import Machine, measured_machine, this_machine
 from elf.stages.room import Room, measure_room
@@ -30,13 +30,15 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """A plan with what it costs. ``break_even`` is None where nothing is to be trained or too little is known."""
+    """A plan with what it costs. ``break_even`` and ``training`` are None where nothing is to be trained or too little
+    is known."""
 
     request: Request
     rows: tuple[Row, ...]
     room: Room
     machine: Machine
     break_even: BreakEven | None
+    training: TrainingSpeed | None
 
     @property
     def builds(self) -> list[Estimate]:
@@ -68,7 +70,8 @@ def price_plan(request: Request, remote: Elsewhere, *, probe: bool) -> Priced:
     coming = [replace(row.estimate, found=None) for row in rows if row.state in ("build", "remote")]
     room = measure_room(coming, free_bytes(request.store.root), request.begun)
     trains = [each.planned for each, state in rows if each.planned.step.spec is TRAIN and state == "build"]
-    return Priced(request, rows, room, machine, weigh(work, trains[0]) if trains else None)
+    break_even, speed = (weigh(work, trains[0]), work.training_speed(trains[0])) if trains else (None, None)
+    return Priced(request, rows, room, machine, break_even, speed)
 
 
 def _look(request: Request, remote: Elsewhere) -> dict[str, _Seen]:

@@ -6,7 +6,7 @@ from elf.pipeline.stage import StageContext
 from elf.stages.config import Train
 from elf.stages.machine import this_machine
 from elf.stages.model.flops import step_flops
-from elf.stages.pace import Effort
+from elf.stages.pace import Effort, flops_text
 from elf.stages.probe import product_rate
 from elf.stages.team import Team
 from elf.stages.trained import Card
@@ -17,9 +17,7 @@ def weigh_step(section: Train, context: StageContext, card: Card, team: Team) ->
     """For the process that writes: says what MFU is a share of; measures that, a moment, where no plan did before."""
     flops = section.batch * step_flops(card.model, card.objective, card.model.length)
     peak, when = _peak(section, context, team)
-    context.progress.note(
-        f"A step is {flops / 1e9:,.3g} GFLOP; MFU is the share of {peak / 1e9:,.3g} GFLOP/s, {when}."
-    )
+    context.progress.note(f"A step is {flops_text(flops)}; MFU is the share of {flops_text(peak)}/s, {when}.")
     return Effort(section.batch * card.model.length, flops, peak)
 
 

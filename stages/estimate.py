@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from elf.cache.store import Artifact
 from elf.pipeline.plan import Plan, Planned
 from elf.pipeline.stage import Compute
-from elf.pipeline.wording import rows_of, size_of
+from elf.pipeline.wording import about, amount_text, rows_of, size_of
 from elf.stages.compute import TrainCompute
 from elf.stages.config import (
     Control,
@@ -26,11 +26,14 @@ from elf.stages.experiment import TokenizeStep
 from elf.stages.hints import expected_size, vocabulary_of, width_of
 from elf.stages.machine import Machine, Work
 from elf.stages.model.config import ModelConfig
-from elf.stages.model.flops import count_weights
+from elf.stages.model.flops import count_weights, step_flops
+from elf.stages.pace import flops_text, percent
+from elf.stages.shapes import objective_config
 from elf.stages.steps import training_length
 from elf.stages.totals import Estimate
 from elf.stages.workload import (
     PRETRAIN_CALLS,
+    TRAINED_IN,
     EncoderShape,
     encoded_positions,
     encoding,
@@ -65,6 +68,8 @@ LOADED = 40e6
 BYTES_PER_TOKEN = 10
 """Of a sampled text: its characters and its ids as JSON."""
 DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
+METRICS_BYTES = 850
+"""Of one step's line of metrics."""
 STATE_BYTES = {"muon": 12, "adamw": 16}
 """Of a weight in a checkpoint: itself, its average, its moments."""
 SAMPLED_POSITIONS = {False: 4096, True: 65536}
@@ -79,6 +84,23 @@ class _Cost:
     seconds: float | None = None
     sure: bool = False
     scratch: float = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSpeed:
+    """What training comes to: operations of a step (the model's), tokens a second, the share that is of ``peak``."""
+
+    step_flops: float
+    tokens_per_s: float
+    mfu: float
+    peak: float
+
+    def __str__(self) -> str:
+        speed = amount_text(round(self.tokens_per_s))
+        return (
+            f"Training: {flops_text(self.step_flops)} a step, {about(speed)} tokens/s, "
+            f"MFU {about(percent(self.mfu))} of {flops_text(self.peak)}/s."
+        )
 
 
 def estimate_plan(
@@ -153,8 +175,11 @@ class Estimator:
             case "sample", Sample():
                 return self.sample(planned, section)
             case "control", Control():
-                tokens = section.count * self.length
-                return _Cost(section.count, tokens, tokens * BYTES_PER_TOKEN, 0.0)
+                rows = self.known[planned.step.inputs.get("heldout", planned.step.inputs["tokens"])].rows
+                texts = rows if section.count is None else section.count
+                if texts is None:
+                    return _Cost()
+                return _Cost(texts, texts * self.length, texts * self.length * BYTES_PER_TOKEN, 0.0)
             case "evaluate", Evaluate():
                 return self.evaluate(planned, section)
             case "report", _:
@@ -234,13 +259,27 @@ class Estimator:
                 states = steps * section.batch * live_positions(self.experiment) * network.width
                 scratch += min(compute.window_bytes, states * DTYPE_BYTES[self.experiment.encode.dtype])
         tokens = steps * section.batch * self.length
-        return _Cost(None, tokens, state + steps * 250, seconds, scratch=scratch)
+        return _Cost(None, tokens, state + steps * METRICS_BYTES, seconds, scratch=scratch)
 
     def steps(self, train: Planned) -> int | None:
         """Optimiser steps of a train step."""
         section, rows = train.step.section, self.known[train.step.inputs["tokens"]].rows
         assert isinstance(section, Train)
         return None if section.steps is None and rows is None else training_length(section, rows or 0).total
+
+    def training_speed(self, train: Planned) -> TrainingSpeed | None:
+        """Of a train step as it is priced: held-out measurements and an encoder beside the steps take of it too."""
+        network, section, cost = self.network(), train.step.section, self.cost(train)
+        if network is None or cost.tokens is None or not cost.seconds:
+            return None
+        assert isinstance(section, Train)
+        compute = train.step.compute
+        a_row = step_flops(network, objective_config(section.objective), self.length)
+        peak = self.machine.peak(compute, TRAINED_IN[section.precision], processes=compute.processes)
+        tokens_per_s = cost.tokens / cost.seconds
+        return TrainingSpeed(
+            section.batch * a_row, tokens_per_s, mfu=tokens_per_s / self.length * a_row / peak, peak=peak
+        )
 
     def training_seconds(self, train: Planned) -> float | None:
         """Of all steps, wherever their latents come from."""

@@ -4,8 +4,6 @@ They lie in ``aux/samples/step_<n>.jsonl`` and touch nothing that training makes
 weights are the averaged ones, rows of pairs are read once, before the first step.
 """
 
-from pathlib import Path
-
 import numpy as np
 import torch
 
@@ -17,11 +15,10 @@ from elf.stages.config import Sample
 from elf.stages.latents import LatentRows
 from elf.stages.model.network import Network
 from elf.stages.sample import Sampling, read_out, sampler_config
-from elf.stages.texts import Text, write_texts
+from elf.stages.texts import GLIMPSES, Text, write_texts
 from elf.stages.trained import Card, Trained
 from elf.stages.training_state import TrainingState
 
-FOLDER = "samples"
 TOLD, LETTERS = 2, 64
 """Texts that are said to who is watching, and how much of each: a line of a terminal."""
 
@@ -69,7 +66,7 @@ class Glimpses:
         finally:
             network.train()
         texts = self.read(ids)
-        write_texts(make_folder(folder(self._context.aux)) / f"step_{state.step}.jsonl", texts)
+        write_texts(make_folder(self._context.aux / GLIMPSES) / f"step_{state.step}.jsonl", texts)
         for text in texts[:TOLD]:
             self._context.progress.note(f"{state.step}: {shorten(text.text)}")
         return texts
@@ -78,11 +75,6 @@ class Glimpses:
         """The texts of tokenizer ids, in order."""
         made = [(self._seed, place, row.tolist()) for place, row in zip(self._places, ids, strict=True)]
         return tuple(read_out(made, self._rows, pairs=self._condition is not None))
-
-
-def folder(aux: Path) -> Path:
-    """Where they lie."""
-    return aux / FOLDER
 
 
 def shorten(text: str) -> str:

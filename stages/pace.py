@@ -92,6 +92,12 @@ def last_step(aux: Path) -> int:
     return max((line["step"] for line in _lines(aux / TIMING)), default=-1)
 
 
+def flops_text(number: float) -> str:
+    """``0.277 GFLOP``, ``389 TFLOP``."""
+    size, unit = next((size, unit) for size, unit in ((1e15, "P"), (1e12, "T"), (0.0, "G")) if number >= size)
+    return f"{number / (size or 1e9):.3g} {unit}FLOP"
+
+
 def percent(share: float) -> str:
     """``31 %``, ``0.4 %``."""
     return f"{100 * share:.0f} %" if share >= 0.0995 else f"{100 * share:.1f} %"

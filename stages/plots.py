@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from elf.stages.curves import Curve
+from elf.stages.curves import Curve, Levels
 
 SIZE = (4.4, 2.7)
 TITLES = {
@@ -22,6 +22,12 @@ TITLES = {
     "ce": "Decode branch: cross-entropy, nats",
     "l2": "Denoise branch: squared error",
 }
+LEVEL_TITLES = {
+    "ce": "Decode branch by noise level",
+    "l2": "Denoise branch by noise level",
+}
+FAINTEST = 0.25
+"""Opacity of the first third of training, beside that of the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +85,26 @@ def draw_curve(curve: Curve) -> Drawing:
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
 
     return _draw(f"curve-{curve.part}", label, paint)
+
+
+def draw_levels(levels: Levels) -> Drawing:
+    """One branch's loss over the noise level; the later in training, the darker."""
+    label = f"{LEVEL_TITLES[levels.part]}: loss over t, in the first, second and last third of training"
+
+    def paint(axes: Axes, palette: Palette) -> None:
+        axes.set_yscale("log")
+        for place, means in enumerate(levels.thirds):
+            alpha = FAINTEST + (1 - FAINTEST) * place / (len(levels.thirds) - 1)
+            axes.plot(levels.t, means, color=palette.first, alpha=alpha, lw=1.4, marker="o", ms=2.6)
+        axes.plot(levels.t, levels.heldout, color=palette.second, lw=1.0, marker="o", ms=2.6)
+        axes.set_title(LEVEL_TITLES[levels.part])
+        axes.set_xlabel("t, from noise (0) to clean (1)")
+        axes.set_xlim(0, 1)
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_locator(NullLocator())
+
+    return _draw(f"levels-{levels.part}", label, paint)
 
 
 def draw_frontier(points: Sequence[Point], judge: str, key: str) -> Drawing:

@@ -15,13 +15,14 @@ from elf.cache.store import Artifact
 from elf.pipeline.stage import StageContext
 from elf.pipeline.wording import seconds_text
 from elf.stages import lineage
-from elf.stages.curves import read_curves
+from elf.stages.curves import read_curves, read_levels
 from elf.stages.experiment import ReportStep
-from elf.stages.plots import Drawing, Point, draw_curve, draw_frontier
+from elf.stages.pace import read_pace
+from elf.stages.plots import Drawing, Point, draw_curve, draw_frontier, draw_levels
 from elf.stages.reckoning import basis, reckon
 from elf.stages.scores import METRICS, PER_TEXT, value_of
 from elf.stages.scoretable import Table, describe_settings, make_tables
-from elf.stages.texts import SAMPLES, SETTINGS, read_texts
+from elf.stages.texts import GLIMPSES, SAMPLES, SETTINGS, Text, read_texts
 from elf.stages.training_metrics import METRICS as LOSSES
 from elf.stages.training_metrics import read_metrics
 
@@ -29,6 +30,8 @@ PAGE = "report.html"
 TEMPLATE = "report.html.j2"
 SHOWN = 600
 """Characters of a text shown before the reader asks for the rest."""
+LOOKS, LOOKED_AT, GLANCED = 6, 3, 240
+"""Of the texts sampled while training: how many looks, texts of each and characters of a text are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +67,12 @@ def run(section: ReportStep, context: StageContext) -> Mapping[str, JSON]:
     controls = {name: value for name, value in metrics.items() if name not in settings}
     tables = make_tables(settings, controls)
     losses = inputs["train"].path / LOSSES  # imported weights have none
-    curves = read_curves(read_metrics(losses)) if losses.exists() else []
-    curves = [curve for curve in curves if not curve.empty]
+    trained = losses.exists()
+    curves = [curve for curve in read_curves(read_metrics(losses)) if not curve.empty] if trained else []
     drawings = [draw_curve(curve) for curve in curves]
+    by_level = read_levels(read_metrics(losses)) if trained else []
+    by_level = [draw_levels(levels) for levels in by_level if not levels.empty]
+    aux = inputs["train"].path / "aux"
     frontiers = [drawing for table in tables if (drawing := _frontier(table, metrics))]
     nodes = lineage.trace({call(role): inputs[role] for role in sorted(inputs, key=reading_order)})
     page = render(
@@ -79,6 +85,9 @@ def run(section: ReportStep, context: StageContext) -> Mapping[str, JSON]:
         floor=describe_floor(metrics),
         frontiers=frontiers,
         drawings=drawings,
+        by_level=by_level,
+        pace=read_pace(aux),
+        learned=learned(looks(aux)),
         heldout=any(curve.heldout_step.size for curve in curves),
         galleries=galleries(inputs, section.report.samples),
         nodes=nodes,
@@ -91,7 +100,7 @@ def run(section: ReportStep, context: StageContext) -> Mapping[str, JSON]:
         configs=configurations(nodes),
     )
     write_atomic(context.out / PAGE, page)
-    for drawing in (*frontiers, *drawings):
+    for drawing in (*frontiers, *drawings, *by_level):
         write_atomic(context.out / f"{drawing.name}.png", drawing.png)
     return {"page": PAGE, "settings": sorted(settings), "controls": sorted(controls)}
 
@@ -178,6 +187,38 @@ def galleries(inputs: Mapping[str, Artifact], count: int) -> list[Gallery]:
             scores = inputs.get(f"scores/{name}")
             made.append(_gallery(name, artifact.path, scores, count, control=kind == "controls"))
     return sorted(made, key=lambda gallery: gallery.control)
+
+
+def looks(aux: Path) -> dict[int, Sequence[Text]]:
+    """The texts sampled while training by the step they were sampled after; a file that is no such is left out."""
+    found: dict[int, Sequence[Text]] = {}
+    for path in (aux / GLIMPSES).glob("step_*.jsonl"):
+        step = path.stem.removeprefix("step_")
+        if step.isdecimal():
+            found[int(step)] = read_texts(path)
+    return dict(sorted(found.items()))
+
+
+def learned(found: Mapping[int, Sequence[Text]]) -> list[Gallery]:
+    """The first texts, each as it was at a few steps, the first and the last among them."""
+    steps = list(found)
+    if len(steps) > LOOKS:
+        steps = [steps[round(place * (len(steps) - 1) / (LOOKS - 1))] for place in range(LOOKS)]
+    if not steps:
+        return []
+    return [
+        Gallery(
+            name=f"sample {number}",
+            detail=(found[steps[0]][number].source or "")[:SHOWN],
+            control=False,
+            samples=tuple(
+                Sample(f"after step {step:,}", text[:GLANCED], text[GLANCED:], "", ())
+                for step in steps
+                for text in [found[step][number].text]
+            ),
+        )
+        for number in range(min(LOOKED_AT, *(len(found[step]) for step in steps)))
+    ]
 
 
 def configurations(nodes: Sequence[lineage.Node]) -> list[tuple[str, list[tuple[str, str]]]]:

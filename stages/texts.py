@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 SAMPLES = "samples.jsonl"
 SETTINGS = "settings.json"
+GLIMPSES = "samples"
+"""Folder in the ``aux`` of a training run: texts sampled as it went, ``step_<n>.jsonl`` each time."""
 _FIELDS = {"id", "seed", "text", "ids", "reference", "source"}
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from elf.stages.pace import TIMING, Effort, Pacer, last_step, percent, read_pace
+from elf.stages.pace import TIMING, Effort, Pacer, flops_text, last_step, percent, read_pace
 
 EFFORT = Effort(tokens=1000, flops=2e9, peak=1e11)
 
@@ -50,4 +50,7 @@ def test_a_run_that_tells_nothing_has_no_pace(tmp_path: Path) -> None:
 def test_shares_are_short() -> None:
     assert [percent(share) for share in (0.0, 0.004, 0.0996, 0.31, 1.2)] == [
         "0.0 %", "0.4 %", "10 %", "31 %", "120 %",
+    ]  # fmt: skip
+    assert [flops_text(number) for number in (2.77e8, 34e9, 3.89e14)] == [
+        "0.277 GFLOP", "34 GFLOP", "389 TFLOP",
     ]  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from judging import make_context
-from run_folder import RunFolder, key_of, made_up_metrics
+from run_folder import RunFolder, key_of, made_up_metrics, watch
 
 from elf.pipeline.forecast import keep_forecast
 from elf.stages import report
@@ -189,9 +189,10 @@ def test_figures_lie_beside_the_page_and_in_it(built: Path):
     text = (built / "report.html").read_text()
     names = {path.name for path in built.glob("*.png")}
     frontier = f"frontier-{key_of('judge')[:12]}.png"
-    assert names == {"curve-loss.png", "curve-ce.png", "curve-l2.png", frontier}
+    curves = {f"curve-{part}.png" for part in ("loss", "ce", "l2")}
+    assert names == {*curves, "levels-ce.png", "levels-l2.png", frontier}
     assert all((built / name).read_bytes().startswith(b"\x89PNG") for name in names)
-    assert text.count("<figure") == 4
+    assert text.count("<figure") == 6
     assert "Gen-PPL (SmolLM2-135M) over entropy" in text
     assert "#0102" not in text
 
@@ -236,6 +237,22 @@ def test_as_many_samples_as_asked_for(tmp_path: Path):
     assert "seed 0 · 0" in page.text
     assert "seed 0 · 1" not in page.text
     assert "Training" not in page.text
+
+
+def test_a_run_that_was_watched_is_shown_as_it_learned(tmp_path: Path):
+    folder = RunFolder(tmp_path / "store")
+    watch(folder.train.path, steps=tuple(range(10, 101, 10)), texts=5)
+    page = Page(build(folder, tmp_path / "out"))
+    assert "1,800 tokens/s, MFU 31 %; 2.0 % of the time waiting for rows" in page.text
+    assert "While it learned" in page.text
+    shown = re.findall(r"text (\d) at (\d+)", page.text)
+    assert shown == [(str(number), str(step)) for number in range(3) for step in (10, 30, 50, 60, 80, 100)]
+
+
+def test_a_run_that_nobody_watched_says_nothing_of_it(tmp_path: Path):
+    page = Page(build(RunFolder(tmp_path / "store"), tmp_path / "out"))
+    assert "MFU" not in page.text
+    assert "While it learned" not in page.text
 
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")

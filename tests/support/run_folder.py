@@ -46,6 +46,7 @@ class RunFolder:
             seconds=3700,
         )
         write_losses(train.path / "metrics.jsonl", steps=steps)
+        self.train = train
         self.inputs |= {"train": train, "tokens": tokens, "latents": latents}
 
     def add(
@@ -95,11 +96,36 @@ def write_losses(path: Path, *, steps: int) -> None:
     for step in range(1, steps + 1):
         decoded = 0 if step == 3 else 64
         losses = {"loss": 2 + 6 / step, "ce": 3 + 6 / step if decoded else 0.0, "l2": 0.5 + 1 / step}
-        lines.append({"step": step, **losses, "decode_positions": decoded, "denoise_positions": 256})
+        levels = by_level(losses["ce"], losses["l2"], decoded)
+        lines.append(
+            {"step": step, **losses, "decode_positions": decoded, "denoise_positions": 256, **levels}
+        )
         if step % (steps // 2) == 0:
             held = {f"heldout_{raw}{part}": 3.0 for raw in ("", "raw_") for part in ("loss", "ce", "l2")}
+            held |= {f"heldout_{name}": each for name, each in by_level(3.0, 3.0, 64).items()}
             lines.append({"step": step, **held})
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def by_level(ce: float, l2: float, decoded: int) -> dict[str, list[float]]:
+    """The lists by noise level of a line; the last tenth of t is empty."""
+    counts = {"decode": [decoded // 8] * 8 + [0] * 2, "denoise": [32] * 8 + [0] * 2}
+    sums = {
+        "ce": [ce * count for count in counts["decode"]],
+        "l2": [l2 * count for count in counts["denoise"]],
+    }
+    named = {f"{part}_sum_by_t": each for part, each in sums.items()}
+    return named | {f"{branch}_positions_by_t": each for branch, each in counts.items()}
+
+
+def watch(train: Path, *, steps: tuple[int, ...], texts: int = 3) -> None:
+    """What a training run tells of its speed, and samples taken after those steps."""
+    (train / "aux" / "samples").mkdir(parents=True)
+    speed = {"seconds": 0.5, "waited": 0.01, "beside": 0.0, "tokens_per_s": 1800.0, "mfu": 0.31}
+    (train / "aux" / "timing.jsonl").write_text(json.dumps({"step": 1, **speed}) + "\n")
+    for step in steps:
+        made = [Text(number, 0, f"text {number} at {step}", ()) for number in range(texts)]
+        write_texts(train / "aux" / "samples" / f"step_{step}.jsonl", made)
 
 
 def made_up_metrics(
