@@ -160,6 +160,27 @@ def export(
 
 
 @app.command()
+def sample(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A name that `elf runs` lists.")],
+    n: Annotated[int, typer.Option("--n", metavar="N", min=1, help="Texts.")] = 5,
+    prompt: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="The source, for a model of pairs.")
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="SEED", help="Text i of a seed is always the same.")] = 0,
+    setting: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A sampling setting of the run; default: its first.")
+    ] = None,
+    json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Print a few texts of a finished run."""
+    with telling(debug=debug):
+        from elf.flows.commands_sample import print_samples
+
+        print_samples(run, count=n, prompt=prompt, seed=seed, setting=setting, as_json=json)
+
+
+@app.command()
 def score(
     file: Annotated[str, typer.Argument(metavar="FILE", help="Texts: .jsonl as samples.jsonl, or .txt.")],
     references: Annotated[

@@ -60,3 +60,11 @@ def test_a_change_rebuilds_nothing_before_it(whole: Path, setting: str, rebuilt:
 )
 def test_why_names_the_setting(whole: Path, step: str, setting: str, named: str) -> None:
     assert named in call(whole, "why", "tiny", step, "--set", setting)
+
+
+def test_texts_for_a_person_are_those_that_were_scored(whole: Path) -> None:
+    record = (whole / "runs/tiny/sample-ode/samples.jsonl").read_text().splitlines()
+    wanted = [json.loads(line)["text"] for line in record[:3]]
+    assert json.loads(call(whole, "sample", "tiny", "--n", "3", "--json"))["texts"] == wanted
+    said = call(whole, "sample", "tiny", "--n", "1", "--setting", "sde")
+    assert said.startswith("0  ")
