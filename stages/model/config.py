@@ -22,9 +22,9 @@ LEVELS = 10
 GRAM_RATIO = 1.5
 """How much longer than wide a matrix is from which on Newton–Schulz goes through its Gram matrix."""
 PANELS = 4
-"""Rows of blocks of a symmetric product: 5/8 of it is computed."""
-SMALLEST = 128
-"""Short side from which on the blocks are large enough to be worth it."""
+"""Rows of blocks of a symmetric product at most: 5/8 of it is computed."""
+PANEL = 128
+"""Rows of a block at least; smaller ones cost more than they spare."""
 
 
 class Size(NamedTuple):

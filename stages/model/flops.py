@@ -8,7 +8,7 @@ which counts for as much as the model where batches are small.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from elf.stages.model.config import GRAM_RATIO, PANELS, SMALLEST, ModelConfig, ObjectiveConfig, SamplerConfig
+from elf.stages.model.config import GRAM_RATIO, PANEL, PANELS, ModelConfig, ObjectiveConfig, SamplerConfig
 
 EMBEDDED = 256
 """Width of the sines that a single number (time, guidance) is embedded from."""
@@ -83,7 +83,8 @@ def muon_flops(config: ModelConfig) -> float:
     """
     total = 0.0
     for short, long in map(sorted, matrices(config)):
-        symmetric = (PANELS + 1) / (2 * PANELS) if short >= SMALLEST else 1.0
+        panels = max(1, min(PANELS, short // PANEL))
+        symmetric = (panels + 1) / (2 * panels)
         if long >= GRAM_RATIO * short:
             total += 4.0 * (1.0 + symmetric) * short**2 * long + 28.0 * symmetric * short**3
         else:

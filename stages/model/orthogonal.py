@@ -9,7 +9,7 @@ symmetric, so on a CPU only the blocks on and above its diagonal are computed. S
 import torch
 from torch import Tensor
 
-from elf.stages.model.config import GRAM_RATIO, PANELS, SMALLEST
+from elf.stages.model.config import GRAM_RATIO, PANEL, PANELS
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 STEPS = 5
@@ -60,10 +60,11 @@ def _gram_steps(x_MN: Tensor, steps: int) -> Tensor:
 def _symmetric(left_MN: Tensor, right_NM: Tensor) -> Tensor:
     """The product of matrices of which it is known that it is symmetric."""
     size = left_MN.shape[0]
-    if left_MN.device.type != "cpu" or size < SMALLEST:
+    panels = min(PANELS, size // PANEL)
+    if left_MN.device.type != "cpu" or panels < 2:
         return left_MN @ right_NM
     product_MM = left_MN.new_empty(size, size)
-    ends = [size * (panel + 1) // PANELS for panel in range(PANELS)]
+    ends = [size * (panel + 1) // panels for panel in range(panels)]
     for start, end in zip([0, *ends], ends, strict=False):
         torch.mm(left_MN[start:end], right_NM[:, start:], out=product_MM[start:end, start:])
         product_MM[end:, start:end] = product_MM[start:end, end:].mT

@@ -118,7 +118,7 @@ def test_weights_of_elf_b() -> None:
         assert count_parameters(Network(config)) == pytest.approx(count_weights(config), rel=0.01)
 
 
-@pytest.mark.parametrize("hidden", [64, 144])
+@pytest.mark.parametrize("hidden", [64, 256, 512])
 def test_muon(hidden: int) -> None:
     network = tiny_network(hidden=hidden, guidance_tokens=0).float()
     for parameter in network.parameters():
