@@ -107,7 +107,7 @@ def write_losses(path: Path, *, steps: int) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def by_level(ce: float, l2: float, decoded: int) -> dict[str, list[float]]:
+def by_level(ce: float, l2: float, decoded: int) -> Mapping[str, list[float] | list[int]]:
     """The lists by noise level of a line; the last tenth of t is empty."""
     counts = {"decode": [decoded // 8] * 8 + [0] * 2, "denoise": [32] * 8 + [0] * 2}
     sums = {
