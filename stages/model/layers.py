@@ -5,7 +5,7 @@ Dropout draws from torch's global generator; whoever trains with dropout seeds i
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -113,6 +113,30 @@ class Attention(nn.Module):
         return F.dropout(y_BSH, self.dropout, self.training)
 
 
+class _Gated(torch.autograd.Function):
+    """silu(gate)·value of both in one tensor, which is all that is kept for the backward pass: silu is made again."""
+
+    @staticmethod
+    def forward(ctx: Any, gate_value: Tensor) -> Tensor:
+        ctx.save_for_backward(gate_value)
+        gate, value = gate_value.chunk(2, dim=-1)
+        return F.silu(gate) * value
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Tensor:
+        (gate_value,), (gradient,) = ctx.saved_tensors, grad_outputs
+        gate, value = gate_value.chunk(2, dim=-1)
+        of_gate = torch.ops.aten.silu_backward(gradient * value, gate)
+        return torch.cat([of_gate, gradient * F.silu(gate)], dim=-1)
+
+
+def _gated(gate_value: Tensor) -> Tensor:
+    if torch.compiler.is_compiling():  # the compiler chooses for itself what is kept
+        gate, value = gate_value.chunk(2, dim=-1)
+        return F.silu(gate) * value
+    return cast("Tensor", _Gated.apply(gate_value))  # pyright: ignore[reportUnknownMemberType]
+
+
 class SwiGLU(nn.Module):
     """silu(gate)·value, both from one Linear, then back to hidden."""
 
@@ -123,8 +147,7 @@ class SwiGLU(nn.Module):
         self.out = Linear(inner, hidden)
 
     def forward(self, x: Tensor) -> Tensor:
-        gate, value = self.gate_value(x).chunk(2, dim=-1)
-        return self.out(F.dropout(F.silu(gate) * value, self.dropout, self.training))
+        return self.out(F.dropout(_gated(self.gate_value(x)), self.dropout, self.training))
 
 
 class Block(nn.Module):
