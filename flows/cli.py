@@ -181,6 +181,20 @@ def sample(
 
 
 @app.command()
+def compare(
+    first: Annotated[str, typer.Argument(metavar="RUN/ROW", help="A row of a run's score table.")],
+    second: Annotated[str, typer.Argument(metavar="RUN/ROW", help="One of the same items.")],
+    json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Compare two rows of scores, item by item."""
+    with telling(debug=debug):
+        from elf.flows.commands_compare import compare_rows
+
+        compare_rows(first, second, as_json=json)
+
+
+@app.command()
 def score(
     file: Annotated[str, typer.Argument(metavar="FILE", help="Texts: .jsonl as samples.jsonl, or .txt.")],
     references: Annotated[

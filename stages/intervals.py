@@ -87,6 +87,49 @@ def estimate_corpus(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Of two scores of the same items: second − first, its interval over draws of items that are the same for both, and
+    the share ``p`` of draws, two-sided, in which it has not the sign that was found."""
+
+    first: float
+    second: float
+    interval: tuple[float, float]
+    p: float
+    n: int
+
+    @property
+    def value(self) -> float:
+        return self.second - self.first
+
+
+def compare(
+    first: Sequence[NDArray[np.float64]],
+    second: Sequence[NDArray[np.float64]],
+    value: Callable[[NDArray[np.float64]], float],
+) -> Difference | None:
+    """Paired bootstrap of a score, ``value`` of summed statistics; item i of a group is the same in both, groups are
+    (n, k), one per seed. None where a side has nothing to count or there are fewer than two items."""
+    if any(len(group) < 2 for group in first):
+        return None
+
+    def scores(groups: Sequence[NDArray[np.float64]]) -> tuple[float, NDArray[np.float64]]:
+        whole = float(np.mean([value(group.sum(axis=0)) for group in groups]))
+        return whole, _draws(groups, lambda times, group: np.array([value(sums) for sums in times @ group]))
+
+    with np.errstate(invalid="ignore", divide="ignore"):
+        (before, drawn_before), (after, drawn_after) = scores(first), scores(second)
+    if not (np.isfinite(before) and np.isfinite(after)):
+        return None
+    # The same random numbers draw the same items on both sides; a draw in which a side has nothing says nothing.
+    drawn = drawn_after - drawn_before
+    drawn = drawn[np.isfinite(drawn)]
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    against = min(int((drawn <= 0).sum()), int((drawn >= 0).sum()))
+    p = min(1.0, (2 * against + 1) / (len(drawn) + 1))
+    return Difference(before, after, (float(low), float(high)), p, sum(len(group) for group in first))
+
+
 def standard_error(values: Sequence[float]) -> float | None:
     """Standard deviation (n − 1) over √n; None for fewer than two values."""
     if len(values) < 2:

@@ -10,6 +10,7 @@ ROUGE-Lsum is not given: rows of tokens hold no line ends to split sentences at.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 
 import numpy as np
@@ -40,8 +41,33 @@ class Overlap:
     signature: str
 
 
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """A score as sums: ``groups`` hold (texts, k) numbers, one array a seed, and ``value`` is the score of their sums;
+    ``mean`` where it is a mean over texts."""
+
+    groups: Sequence[NDArray[np.float64]]
+    value: Callable[[NDArray[np.float64]], float]
+    signature: str
+    mean: bool = False
+
+
 def score_overlap(groups: Sequence[Sequence[Text]]) -> dict[str, Overlap]:
     """Every score by its name, for the texts of each seed. Raises Failed where a text has no reference."""
+    made: dict[str, Overlap] = {}
+    for name, found in overlap_statistics(groups).items():
+        if found.mean:
+            items = [Items(group[:, 0], group[:, 1]) for group in found.groups]
+            mean = estimate(items)
+            assert mean is not None
+            made[name] = Overlap(mean, found.signature)
+        else:
+            made[name] = Overlap(estimate_corpus(found.groups, found.value), found.signature)
+    return made
+
+
+def overlap_statistics(groups: Sequence[Sequence[Text]]) -> dict[str, Statistics]:
+    """What every score is made of, text by text. Raises Failed where a text has no reference."""
     pairs = [[(text.text, _reference(text)) for text in group] for group in groups]
     return {**_bleu(pairs), **_rouge(pairs)}
 
@@ -68,15 +94,16 @@ def _reference(text: Text) -> str:
     return text.reference
 
 
-def _bleu(pairs: Sequence[Sequence[tuple[str, str]]]) -> dict[str, Overlap]:
-    made: dict[str, Overlap] = {}
+def _bleu(pairs: Sequence[Sequence[tuple[str, str]]]) -> dict[str, Statistics]:
+    made: dict[str, Statistics] = {}
     for name, make in BLEU_FORMS.items():
         metric = make()
         whole = BLEU(lowercase=metric.lowercase, effective_order=True)
-        statistics = [np.array([_statistics(whole, *pair) for pair in group]) for group in pairs]
-        found = estimate_corpus(statistics, lambda sums, metric=metric: _bleu_of(sums, metric))
+        counted = [
+            np.array([_statistics(whole, *pair) for pair in group], dtype=np.float64) for group in pairs
+        ]
         metric.corpus_score([pairs[0][0][0]], [[pairs[0][0][1]]])
-        made[name] = Overlap(found, str(metric.get_signature()))
+        made[name] = Statistics(counted, partial(_bleu_of, metric=metric), str(metric.get_signature()))
     return made
 
 
@@ -101,18 +128,18 @@ def _bleu_of(sums: NDArray[np.float64], metric: BLEU) -> float:
     return float(score.score)
 
 
-def _rouge(pairs: Sequence[Sequence[tuple[str, str]]]) -> dict[str, Overlap]:
-    made: dict[str, Overlap] = {}
+def _rouge(pairs: Sequence[Sequence[tuple[str, str]]]) -> dict[str, Statistics]:
+    made: dict[str, Statistics] = {}
     for suffix, stem in ROUGE_FORMS.items():
         scorer = RougeScorer(list(ROUGE_KINDS.values()), use_stemmer=stem)
         found = [[scorer.score(reference, text) for text, reference in group] for group in pairs]
         for name, kind in ROUGE_KINDS.items():
-            values = [np.array([100 * each[kind].fmeasure for each in group]) for group in found]
-            mean = estimate([Items(each, np.ones_like(each)) for each in values])
-            assert mean is not None
+            values = [np.array([(100 * each[kind].fmeasure, 1.0) for each in group]) for group in found]
             stemmer = "porter" if stem else "no"
             signature = (
                 f"{kind}|f-measure|stemmer:{stemmer}|words:a-z0-9|rouge_score:{version('rouge-score')}"
             )
-            made[name + suffix] = Overlap(mean, signature)
+            made[name + suffix] = Statistics(
+                values, lambda sums: float(sums[0] / sums[1]), signature, mean=True
+            )
     return made

@@ -68,3 +68,12 @@ def test_texts_for_a_person_are_those_that_were_scored(whole: Path) -> None:
     assert json.loads(call(whole, "sample", "tiny", "--n", "3", "--json"))["texts"] == wanted
     said = call(whole, "sample", "tiny", "--n", "1", "--setting", "sde")
     assert said.startswith("0  ")
+
+
+def test_two_rows_are_compared_item_by_item(whole: Path) -> None:
+    said = call(whole, "compare", "tiny/real", "tiny/replaced")
+    assert all(len(line) <= 80 for line in said.splitlines())
+    assert "Paired bootstrap of 16 items.\nFewer than 200 items" in said
+    told = json.loads(call(whole, "compare", "tiny/real", "tiny/replaced", "--json"))["scores"]["entropy_ids"]
+    assert told["difference"] == pytest.approx(told["second"] - told["first"])
+    assert told["interval"][0] <= told["difference"] <= told["interval"][1]

@@ -1,0 +1,132 @@
+"""Two sets of texts of the same items under the same scorer: which is better, and how sure that is.
+
+Items join by (seed, id). Texts from noise share no source, but start from the same noise where two settings or two
+runs have the same seeds; texts of pairs share source and reference.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elf.cache.store import Artifact
+from elf.pipeline.errors import Failed, Misconfigured
+from elf.stages.intervals import Difference, compare
+from elf.stages.overlap import overlap_statistics
+from elf.stages.scores import METRICS, PER_TEXT
+from elf.stages.texts import SAMPLES, Text, read_texts
+
+JUDGED = ("content", "window", "precision")
+"""What must be the same of two judges for their numbers to be compared."""
+
+Value = Callable[[NDArray[np.float64]], float]
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """One row of a score table: its texts, and what evaluate said of all and of each, in the same order."""
+
+    name: str
+    texts: Sequence[Text]
+    metrics: Record
+    per_text: Sequence[Record]
+
+    @classmethod
+    def read(cls, name: str, samples: Artifact, scores: Artifact) -> "Scored":
+        """Raises Failed where the two artifacts are not of the same texts."""
+        texts = read_texts(samples.path / SAMPLES)
+        metrics = json.loads((scores.path / METRICS).read_text(encoding="utf-8"))
+        lines = (scores.path / PER_TEXT).read_text(encoding="utf-8").splitlines()
+        records = [json.loads(line) for line in lines]
+        if [(each["seed"], each["id"]) for each in records] != [(text.seed, text.id) for text in texts]:
+            raise Failed(f"The scores in {scores.path} are not of the texts in {samples.path}.")
+        return cls(name, texts, metrics, records)
+
+    @property
+    def paired(self) -> bool:
+        return all(text.reference is not None for text in self.texts)
+
+
+def compare_scores(first: Scored, second: Scored) -> dict[str, Difference | None]:
+    """The difference second − first of every score; None where a side has none.
+
+    Raises Misconfigured where the two are not of the same items or were judged differently.
+    """
+    _check(first, second)
+    made: dict[str, Difference | None] = {}
+    for name, (numbers, value) in _ratios(first).items():
+        made[name] = compare(_grouped(first, numbers), _grouped(second, numbers), value)
+    if first.paired:
+        sides = [overlap_statistics(_by_seed(side.texts)) for side in (first, second)]
+        for name, mine in sides[0].items():
+            made[name] = compare(mine.groups, sides[1][name].groups, mine.value)
+    return made
+
+
+def _check(first: Scored, second: Scored) -> None:
+    if len(first.texts) != len(second.texts):
+        raise Misconfigured(
+            f"{first.name} has {len(first.texts):,} texts and {second.name} {len(second.texts):,}; a paired test needs "
+            "the same items on both sides: sample both with the same count and seeds."
+        )
+    for mine, theirs in zip(first.texts, second.texts, strict=True):
+        keys = [(text.seed, text.id, text.source, text.reference) for text in (mine, theirs)]
+        if keys[0] != keys[1]:
+            raise Misconfigured(
+                f"Text {mine.id} of seed {mine.seed} in {first.name} and text {theirs.id} of seed {theirs.seed} in "
+                f"{second.name} are not of one item (seed, id, source and reference must be the same): a paired test "
+                "needs the same items on both sides."
+            )
+    judges = [side.metrics["judge"] or {} for side in (first, second)]
+    for part in JUDGED:
+        if judges[0].get(part) != judges[1].get(part):
+            raise Misconfigured(
+                f"{first.name} and {second.name} were judged differently ({part}: {judges[0].get(part)} and "
+                f"{judges[1].get(part)}): score both with one judge."
+            )
+
+
+def _ratios(side: Scored) -> dict[str, tuple[Callable[[Record], tuple[float, float]], Value]]:
+    """Numerator and denominator of each ratio of a text, (0, 0) where there is none, and the score of their sums."""
+    copies = next(name for name in side.metrics["scores"] if name.startswith("copy_"))
+
+    def judged(record: Record) -> tuple[float, float]:
+        found = record["judged"]
+        return (found["nll"], found["counted"]) if found is not None and not record["empty"] else (0.0, 0.0)
+
+    def entropy(record: Record) -> tuple[float, float]:
+        found = None if record["judged"] is None else record["judged"]["entropy"]
+        return (0.0, 0.0) if found is None or record["empty"] else (float(found), 1.0)
+
+    def own(record: Record) -> tuple[float, float]:
+        found = record["entropy_ids"]
+        return (0.0, 0.0) if found is None or record["empty"] else (float(found), 1.0)
+
+    def counted(name: str) -> Callable[[Record], tuple[float, float]]:
+        return lambda record: (0.0, 0.0) if record[name] is None else tuple(record[name])
+
+    def ratio(sums: NDArray[np.float64]) -> float:
+        return float(sums[0] / sums[1])
+
+    return {
+        "gen_ppl": (judged, lambda sums: float(np.exp(ratio(sums)))),
+        "entropy": (entropy, ratio),
+        "entropy_ids": (own, ratio),
+        "repeats_4": (counted("repeats_4"), ratio),
+        copies: (counted(copies), ratio),
+    }
+
+
+def _grouped(side: Scored, numbers: Callable[[Record], tuple[float, float]]) -> list[NDArray[np.float64]]:
+    """(texts, 2) of each seed."""
+    groups = groupby(side.per_text, key=lambda record: record["seed"])
+    return [np.array([numbers(record) for record in group], dtype=np.float64) for _, group in groups]
+
+
+def _by_seed(texts: Sequence[Text]) -> list[list[Text]]:
+    return [list(group) for _, group in groupby(texts, key=lambda text: text.seed)]
