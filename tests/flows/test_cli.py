@@ -10,7 +10,20 @@ from pathlib import Path
 import pytest
 
 Elf = Callable[..., subprocess.CompletedProcess[str]]
-COMMANDS = ("run", "plan", "why", "runs", "show", "sample", "compare", "doctor", "up", "down", "status", "cache")
+COMMANDS = (
+    "run",
+    "plan",
+    "why",
+    "runs",
+    "show",
+    "sample",
+    "compare",
+    "doctor",
+    "up",
+    "down",
+    "status",
+    "cache",
+)
 
 
 def test_help_names_every_command(elf: Elf) -> None:
