@@ -53,7 +53,7 @@ def run_experiment(
             force=force,
             remote=remote,
         )
-        folder = link_runs(RUNS, name, request.experiment, outcomes)
+        folder = link_runs(RUNS, name, request.experiment, request.plan, outcomes)
     _summarise(outcomes, folder, time.monotonic() - began, out)
 
 

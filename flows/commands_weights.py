@@ -26,7 +26,7 @@ def import_weights(checkpoint: str, config: str, overrides: Sequence[str], store
             progress=make_progress(out),
             until="weights",
         )
-        folder = link_runs(RUNS, request.experiment.name, request.experiment, outcomes)
+        folder = link_runs(RUNS, request.experiment.name, request.experiment, request.plan, outcomes)
     facts = outcomes["train"].artifact.manifest.facts
     made = f"{facts['parameters']:,} parameters after {facts['steps']:,} steps: {folder / 'train'}"
     out.print(made, highlight=False, soft_wrap=True)

@@ -148,7 +148,7 @@ def _run(work: "Work", steps: tuple[str, ...], forced: set[str]) -> State[Any]:
 def _finish(work: "Work") -> State[Any]:
     """Names for people, scores and figures, and a state that says what was done."""
     name, outcomes = work.request.experiment.name, work.outcomes
-    page = (link_runs(RUNS, name, work.request.experiment, outcomes) / PAGE).absolute()
+    page = (link_runs(RUNS, name, work.request.experiment, work.request.plan, outcomes) / PAGE).absolute()
     artifacts = {step: outcome.artifact for step, outcome in outcomes.items()}
     show_scores(name, artifacts)
     show_report(name, artifacts, page)

@@ -131,7 +131,7 @@ class Narrator:
         word = "[green]pulled[/]" if outcome.pulled else "[bold]built [/]"
         self._line(word, planned, f"{seconds_text(outcome.seconds)}, {_contents(outcome.artifact)}")
         if outcome.compared == "identical":
-            self.out.print("        identical to what was there", style="green", highlight=False)
+            self.out.print("        identical to what was recorded", style="green", highlight=False)
         elif outcome.compared == "differs":
             words = "differs from what was there; what was made from that stays as it is"
             self.out.print(f"        {words}", style="yellow", highlight=False)

@@ -15,6 +15,7 @@ from elf.cache.roots import remember
 from elf.cache.store import Artifact
 from elf.cache.uses import Place
 from elf.pipeline.errors import Failed
+from elf.pipeline.plan import Plan
 from elf.pipeline.runner import Outcome
 from elf.pipeline.section import Section
 
@@ -32,12 +33,16 @@ class RunRecord:
     broken: tuple[str, ...]
 
 
-def link_runs(root: Path, name: str, experiment: Section, outcomes: Mapping[str, Outcome]) -> Path:
+def link_runs(
+    root: Path, name: str, experiment: Section, plan: Plan, outcomes: Mapping[str, Outcome]
+) -> Path:
     """Point ``root/name/<step>`` at each artifact and write the resolved configuration; returns the folder.
 
-    The store remembers ``root``, so that what it reaches is kept.
+    Links of an earlier run of that name that are not of this plan are taken away: what stands in the folder belongs
+    together. The store remembers ``root``, so that what it reaches is kept.
     """
     folder = make_folder(root / name)
+    _drop_others(folder, plan)
     for store, links in _by_store(name, outcomes).items():
         remember(store, root, links)
     plain = experiment.model_dump(mode="json")
@@ -71,6 +76,16 @@ def read_run(root: Path, name: str) -> RunRecord:
         else:
             steps[link.name] = Artifact(link.resolve(), manifest)
     return RunRecord(name, folder, steps, tuple(broken))
+
+
+def _drop_others(folder: Path, plan: Plan) -> None:
+    keys = {planned.step.name: planned.key for planned in plan}
+    with writing(folder):
+        for link in [path for path in folder.iterdir() if path.is_symlink()]:
+            target = link.readlink()
+            key = keys.get("report") if link.name == PAGE else keys.get(link.name)
+            if key != (target.parent.name if link.name == PAGE else target.name):
+                link.unlink(missing_ok=True)
 
 
 def _by_store(name: str, outcomes: Mapping[str, Outcome]) -> dict[Path, dict[str, Place]]:

@@ -37,7 +37,7 @@ def test_force_builds_again_compares_and_leaves_the_rest(copied: Path) -> None:
     before = {path: path.stat().st_ino for path in store.glob("[a-z]*/*/manifest.json")}
     said = call(copied, "run", "tiny", "--force", "control-real", "sample-ode")
     assert steps(said, "built") == ["sample-ode", "control-real"]
-    assert said.count("identical to what was there") == 2
+    assert said.count("identical to what was recorded") == 2
     assert {"evaluate-ode", "evaluate-real", "report", "train"} <= set(steps(said, "reused"))
     after = {path: path.stat().st_ino for path in store.glob("[a-z]*/*/manifest.json")}
     assert before.keys() == after.keys()

@@ -39,7 +39,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("ELF_STORE", raising=False)
     store = Store(Path("store"))
     done = materialise(toy_plan(), store, watch=Recorder(), progress=LineProgress(every=1e9))
-    link_runs(Path("runs"), "toys", toy_stages.Words(), done)
+    link_runs(Path("runs"), "toys", toy_stages.Words(), toy_plan(), done)
     return tmp_path / "here"
 
 

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 from stored import DAY, set_age
-from toy_stages import Recorder, Words, toy_plan
+from toy_stages import Count, Recorder, Words, toy_plan
 
 from elf.cache.collecting import survey
 from elf.cache.collector import collecting
@@ -21,7 +21,7 @@ def test_what_a_run_reaches_stays_until_the_run_is_removed(
     plan = toy_plan()
     with store.using(plan.places()):
         outcomes = materialise(plan, store, watch=watch, progress=quiet)
-        link_runs(tmp_path / "runs", "tiny", Words(), outcomes)
+        link_runs(tmp_path / "runs", "tiny", Words(), plan, outcomes)
     [run] = list_runs(tmp_path / "runs")
     assert {step: artifact.path for step, artifact in run.steps.items()} == {
         name: store.path(planned.step.spec.name, planned.key)
@@ -37,6 +37,20 @@ def test_what_a_run_reaches_stays_until_the_run_is_removed(
     shutil.rmtree(tmp_path / "runs" / "tiny")
     with collecting(store, grace=DAY) as collector:
         assert [collector.remove(item) for item in collector.survey.removable] == [None, None]
+
+
+def test_a_run_folder_holds_steps_of_one_configuration(
+    store: Store, watch: Recorder, quiet: LineProgress, tmp_path: Path
+) -> None:
+    """What an earlier configuration made beyond the steps that this run visits is not shown beside them."""
+    root = tmp_path / "runs"
+    whole = toy_plan()
+    folder = link_runs(root, "tiny", Words(), whole, materialise(whole, store, watch=watch, progress=quiet))
+    (folder / "report.html").symlink_to("../../store/report/abc/report.html")
+    changed = toy_plan(count=Count(scale=2.5))
+    some = materialise(changed, store, watch=watch, progress=quiet, until="words")
+    link_runs(root, "tiny", Words(), changed, some)
+    assert {path.name for path in folder.iterdir() if path.is_symlink()} == {"words"}
 
 
 def test_a_run_of_what_is_there_is_a_use_of_it(store: Store, watch: Recorder, quiet: LineProgress) -> None:
