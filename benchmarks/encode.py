@@ -12,10 +12,10 @@ import sys
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
+from literal_step import T5_SMALL
 from measuring import Bar, finish, medians
 from transformers import T5Config, T5EncoderModel
 
@@ -33,14 +33,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "suppo
 from tokens import make_tokens
 from toy_training import finish as finish_artifact
 
-SMALL: dict[str, Any] = {
-    "vocab_size": 32128,
-    "d_model": 512,
-    "d_kv": 64,
-    "d_ff": 2048,
-    "num_layers": 6,
-    "num_heads": 8,
-}
 ROWS, LENGTH = 192, 128
 LONG = 1024
 BATCH_TOKENS = 4096
@@ -50,7 +42,7 @@ HALF = ("avx512_bf16", "amx_bf16")
 
 def make_encoder(folder: Path) -> Path:
     torch.manual_seed(0)
-    T5EncoderModel(T5Config(**SMALL)).save_pretrained(folder)
+    T5EncoderModel(T5Config(**T5_SMALL)).save_pretrained(folder)
     return folder
 
 
@@ -112,7 +104,10 @@ def eager_over_ours(folder: Path, ours: Encoder, length: int) -> float:
         return theirs(input_ids=ids_BL, attention_mask=mask_BL).last_hidden_state
 
     mine = partial(ours.states, ids_BL)
-    left, right = torch.randn(ids_BL.numel(), SMALL["d_model"]), torch.randn(SMALL["d_ff"], SMALL["d_model"])
+    left, right = (
+        torch.randn(ids_BL.numel(), T5_SMALL["d_model"]),
+        torch.randn(T5_SMALL["d_ff"], T5_SMALL["d_model"]),
+    )
     product = partial(torch.nn.functional.linear, left, right)
     distance = float((eager() - mine().float()).norm() / eager().norm())
     seconds = medians({"eager": eager, "ours": mine, "product": product}, rounds=3)

@@ -18,25 +18,13 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
+from typer import Typer
 
+from elf.flows.cli import app
 from elf.pipeline.section import LINKED, RUNTIME, Section
 from elf.stages.config import Experiment
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "reference.md"
-COMMANDS = (
-    "run",
-    "plan",
-    "why",
-    "runs",
-    "show",
-    "doctor",
-    "up",
-    "down",
-    "status",
-    *(f"cache {each}" for each in ("ls", "du", "show", "pin", "unpin", "gc", "verify", "audit", "stats")),
-    "cache push",
-    "cache pull",
-)
 HEAD = """# Reference
 
 Made from the code by `python tests/support/reference.py`; a test keeps it true.
@@ -66,8 +54,18 @@ part of the key of its stage. `–` means that there is no default.
 
 def make_reference() -> str:
     """The whole page."""
-    helps = "".join(f"```\n{help_of(command)}\n```\n\n" for command in COMMANDS)
+    helps = "".join(f"```\n{help_of(command)}\n```\n\n" for command in commands(app))
     return HEAD + helps + SETTINGS + "\n".join(sections(Experiment, "", {})).rstrip() + "\n"
+
+
+def commands(owner: Typer) -> Iterator[str]:
+    """All that ``elf`` knows, those of a group with its name before them."""
+    for command in owner.registered_commands:
+        assert command.callback is not None
+        yield command.name or command.callback.__name__
+    for group in owner.registered_groups:
+        assert group.typer_instance is not None
+        yield from (f"{group.name} {name}" for name in commands(group.typer_instance))
 
 
 def help_of(command: str) -> str:
