@@ -310,6 +310,8 @@ class Sample(Section):
     """Texts per seed (unconditional); pairs give one output per row of the split."""
     seeds: tuple[int, ...] = (0,)
     split: Literal["validation", "test"] = "validation"
+    trajectories: Annotated[int, Field(ge=0, le=16)] = 0
+    """How many of the first texts of the first seed are read at every stage of their making, for the report."""
 
 
 class Control(Section):

@@ -11,6 +11,7 @@ def check_consistent(experiment: "Experiment") -> None:
     _check_sources(experiment)
     _check_names(experiment)
     _check_splits(experiment)
+    _check_followed(experiment)
 
 
 def _check_sources(experiment: "Experiment") -> None:
@@ -54,6 +55,16 @@ def _check_splits(experiment: "Experiment") -> None:
             raise ValueError(f"the control `{control.kind}` is of pairs, and `data.train` has no `source`")
         if control.split == "test" and not experiment.data.has("test"):
             raise ValueError(f"the control `{control.kind}` takes its rows {_missing('test')}")
+
+
+def _check_followed(experiment: "Experiment") -> None:
+    """No more texts are followed than are made; of pairs, whose number the rows say, the stage checks it."""
+    for setting in experiment.sample:
+        if not experiment.data.train.pairs and setting.trajectories > setting.count:
+            raise ValueError(
+                f"the sampling setting `{setting.name}` makes {setting.count} texts a seed, so its `trajectories` "
+                f"can be {setting.count} at most, not {setting.trajectories}"
+            )
 
 
 def _missing(split: str) -> str:

@@ -96,7 +96,14 @@ TRAIN = StageSpec(
 WEIGHTS = StageSpec(
     "weights", WeightsStep, "elf.stages.imported:run", ("checkpoint", "tokenizer", "latents?"), version=1
 )
-SAMPLE = StageSpec("sample", Sample, "elf.stages.sample:run", ("model", "tokens", "latents?"), version=1)
+SAMPLE = StageSpec(
+    "sample",
+    Sample,
+    "elf.stages.sample:run",
+    ("model", "tokens", "latents?"),
+    version=1,
+    neutral={"trajectories": 0},
+)
 CONTROL = StageSpec(
     "control",
     Control,
