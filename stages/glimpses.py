@@ -14,7 +14,8 @@ from elf.stages.compute import GlimpseSettings
 from elf.stages.config import Sample
 from elf.stages.latents import LatentRows
 from elf.stages.model.network import Network
-from elf.stages.sample import Sampling, read_out, sampler_config
+from elf.stages.sample import read_out
+from elf.stages.sampling import Sampling, sampler_config
 from elf.stages.texts import GLIMPSES, Text, write_texts
 from elf.stages.trained import Card, Trained
 from elf.stages.training_state import TrainingState

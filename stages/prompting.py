@@ -19,7 +19,7 @@ from elf.stages.encoder import Encoder, describe_encoder, load_encoder
 from elf.stages.encoding import DTYPES
 from elf.stages.model.sampler import Condition
 from elf.stages.rows import TokenRows
-from elf.stages.sample import Sampling, sampler_config
+from elf.stages.sampling import Sampling, sampler_config
 from elf.stages.trained import load_trained
 from elf.stages.vocabulary import TextTokenizer, decode_texts, load_tokenizer
 
