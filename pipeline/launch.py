@@ -8,10 +8,12 @@ lease's lock until the last one is gone.
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,6 +22,7 @@ import yaml
 from elf.cache.files import write_atomic
 from elf.cache.manifest import JSON
 from elf.pipeline.errors import Failed, Misconfigured
+from elf.pipeline.progress import Progress
 from elf.pipeline.replay import Replay
 from elf.pipeline.section import Section
 from elf.pipeline.stage import Compute, StageContext, StageSpec, Unbuilt
@@ -27,6 +30,8 @@ from elf.pipeline.stage import Compute, StageContext, StageSpec, Unbuilt
 GRACE = 25.0
 """Seconds between SIGTERM and SIGKILL; below Prefect's 30."""
 POLL = 0.1
+PATIENCE = 2.0
+"""Seconds of stopping before a word about it."""
 _ENDED_BY = re.compile(r"died with <Signals\.(\w+): \d+>")
 KEEP_FREED = {
     "MALLOC_MMAP_THRESHOLD_": str(8 * 2**30),
@@ -166,19 +171,28 @@ def _supervised(command: list[str], context: StageContext, log: Path, events: Pa
             time.sleep(POLL)
         return code
     finally:
-        _end(process)
+        _end(process, context.progress)
         replay.close()
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Have the supervisor end everything below it; it does so within its own grace period."""
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(GRACE + 5)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+def _end(process: subprocess.Popen[bytes], progress: Progress) -> None:
+    """Have the supervisor end everything below it; it does so within its own grace period, and what had no time to
+    save is said."""
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(PATIENCE)
+            return
+        progress.note(f"Stopping: what was computed is being saved, for at most {GRACE:.0f} s.")
+        process.wait(GRACE + 5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    finally:
+        if process.returncode == 128 + signal.SIGKILL:
+            progress.note(f"It did not stop within {GRACE:.0f} s and was killed; what it saved before stays.")
 
 
 def _how_it_ended(code: int, said: str) -> str:

@@ -84,8 +84,10 @@ class Replay:
             )
             self.bars[event["open"]] = stack, bar
         elif "advance" in event:
-            self.bars[event["advance"]][1].advance(event["by"], **event["shown"])
-        elif "close" in event:
+            # A bar that an interrupt kept from being opened is not there.
+            if event["advance"] in self.bars:
+                self.bars[event["advance"]][1].advance(event["by"], **event["shown"])
+        elif event["close"] in self.bars:
             self.bars.pop(event["close"])[0].close()
 
     def close(self) -> None:

@@ -4,7 +4,8 @@
 
 Runs COMMAND. When the owner dies (even by kill -9) or this process gets SIGTERM or SIGINT, every descendant
 gets SIGTERM and, after the grace period, SIGKILL. Descendants that lost their parent are adopted, so none is
-missed. Ends only when all of them are gone, with COMMAND's exit code (128 + signal if a signal ended it).
+missed. Ends only when all of them are gone, with COMMAND's exit code (128 + signal if a signal ended it); with 137
+where one of them did not end by itself in time.
 """
 
 import ctypes
@@ -42,8 +43,9 @@ def main(arguments: list[str]) -> int:
     except Stop:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        _end(grace=grace)
+        killed = _end(grace=grace)
         code = child.wait() if child is not None else 128 + signal.SIGTERM
+        code = 128 + signal.SIGKILL if killed else code
     return code if code >= 0 else 128 - code
 
 
@@ -51,17 +53,21 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise Stop
 
 
-def _end(*, grace: float) -> None:
-    """SIGTERM to every descendant, SIGKILL to those still there after ``grace`` seconds; reap them all."""
+def _end(*, grace: float) -> bool:
+    """SIGTERM to every descendant, SIGKILL to those still there after ``grace`` seconds; reap them all. Whether any
+    was killed."""
     told: set[psutil.Process] = set()
+    killed = False
     deadline = time.monotonic() + grace
     while descendants := _descendants():
         overdue = time.monotonic() >= deadline
         for process in descendants:
             if overdue or process not in told:
                 told.add(process)
+                killed = killed or overdue
                 _signal(process, signal.SIGKILL if overdue else signal.SIGTERM)
         time.sleep(0.05)
+    return killed
 
 
 def _descendants() -> list[psutil.Process]:

@@ -21,8 +21,9 @@ from elf.stages.checkpoint import PARTS, Checkpoint
 class Saver:
     """Saves into ``folder`` and keeps the newest ``keep``; use it in a ``with``, which ends once all is written."""
 
-    def __init__(self, folder: Path, *, keep: int) -> None:
-        self._folder, self._keep = folder, keep
+    def __init__(self, folder: Path, *, keep: int, step: int = 0) -> None:
+        """``step`` is that of the newest checkpoint in ``folder``, 0 where there is none."""
+        self._folder, self._keep, self.step = folder, keep, step
         self._held: dict[str, Tensor] = {}
         self._thread: threading.Thread | None = None
         self._fault: Exception | None = None
@@ -47,6 +48,7 @@ class Saver:
             target=self._write, args=(replace(checkpoint, **copied),), name="save", daemon=True
         )
         self._thread.start()
+        self.step = checkpoint.step
 
     def wait(self) -> None:
         """Return once everything handed over is on the disk. Raises Failed where it could not be written."""

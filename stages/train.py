@@ -35,7 +35,7 @@ from elf.stages.pieces import Measured, Pieces
 from elf.stages.saving import Saver
 from elf.stages.sources import train_compute
 from elf.stages.steps import Length, training_length
-from elf.stages.stopping import Interrupted, StopWish
+from elf.stages.stopping import GivenUp, Interrupted, StopWish
 from elf.stages.tally import Tally
 from elf.stages.team import Team
 from elf.stages.trained import CARD
@@ -66,7 +66,7 @@ def run(section: Train, context: StageContext) -> Mapping[str, JSON]:
     """Fill ``checkpoints/``, ``metrics.jsonl`` and ``model.json``; the facts are counts, last losses and digests.
 
     Raises Failed where inputs do not fit, a number stops being finite or no checkpoint can be used; Interrupted
-    after SIGTERM, once the step in progress is saved.
+    after SIGTERM, once what was trained is saved: a process alone gives up the step in progress, several finish it.
     """
     with StopWish() as wish:
         team = Team(context.compute)
@@ -95,7 +95,7 @@ def run(section: Train, context: StageContext) -> Mapping[str, JSON]:
         if team.writes:
             card.write(context.out / CARD)
         steps = range(state.step, length.total)
-        saver = Saver(folder, keep=section.keep)
+        saver = Saver(folder, keep=section.keep, step=state.step)
         watching = open_watch(
             section,
             context,
@@ -116,7 +116,11 @@ def run(section: Train, context: StageContext) -> Mapping[str, JSON]:
                 # The loss of the global batch and its gradients
                 network.train()
                 state.optimizer.zero_grad(set_to_none=True)
-                mine = pieces.add_gradients(wrapped, fed, latents.normalise, card.objective.padding)
+                try:
+                    with wish.giving_up(alone=team.size == 1):
+                        mine = pieces.add_gradients(wrapped, fed, latents.normalise, card.objective.padding)
+                except GivenUp:
+                    raise stop(state, saver, watch.journal, team, length) from None
                 *sums, stops = team.total([mine.levels_4K, float(wish.stop)])
                 tally = Tally.of(sums)
                 gate("loss", tally.loss, fed, mine, team)
@@ -147,8 +151,7 @@ def run(section: Train, context: StageContext) -> Mapping[str, JSON]:
                 )
                 began = ended
                 if stopping:
-                    saver.wait()
-                    raise Interrupted(f"Interrupted, and saved after step {state.step} of {length.total}.")
+                    raise stop(state, saver, watch.journal, team, length)
 
         team.meet()
         facts = conclude(section, context, state, latents) if team.writes else {}
@@ -228,6 +231,16 @@ def save(state: TrainingState, saver: Saver, journal: Journal, team: Team) -> No
     """Have a checkpoint written, once the losses up to it are on the disk."""
     if team.writes:
         saver.save(state.checkpoint({"metrics_bytes": journal.sync()}))
+
+
+def stop(state: TrainingState, saver: Saver, journal: Journal, team: Team, length: Length) -> Interrupted:
+    """Have what was trained on the disk; what to raise then."""
+    if state.step == 0:
+        return Interrupted("Interrupted in the first step, before there was anything to save.")
+    if saver.step != state.step:
+        save(state, saver, journal, team)
+    saver.wait()
+    return Interrupted(f"Interrupted, and saved after step {state.step} of {length.total}.")
 
 
 def conclude(

@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -14,9 +16,10 @@ import pytest
 from toy_stages import Recorder
 
 from elf.cache.store import Store
+from elf.pipeline import launch
 from elf.pipeline.errors import Failed
 from elf.pipeline.plan import Plan, Step
-from elf.pipeline.progress import LineProgress
+from elf.pipeline.progress import Bar, LineProgress
 from elf.pipeline.runner import materialise
 from elf.pipeline.section import Section
 from elf.pipeline.stage import Compute, Launch, StageSpec
@@ -25,7 +28,7 @@ SUPPORT = Path(__file__).parent.parent / "support"
 
 
 class Toy(Section):
-    ending: Literal["well", "crash", "refuse", "die", "hang"] = "well"
+    ending: Literal["well", "crash", "refuse", "die", "hang", "deaf"] = "well"
 
 
 SPEC = StageSpec("toy", Toy, "", (), version=1, launch=Launch.ACCELERATE, worker="toy_worker")
@@ -36,7 +39,7 @@ def _worker_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(SUPPORT))
 
 
-def plan(ending: Literal["well", "crash", "refuse", "die", "hang"]) -> Plan:
+def plan(ending: Literal["well", "crash", "refuse", "die", "hang", "deaf"]) -> Plan:
     return Plan([Step("toy", SPEC, Toy(ending=ending), compute=Compute(device="cpu", threads=2))])
 
 
@@ -72,6 +75,25 @@ def test_a_child_that_was_killed_is_called_that(store: Store, watch: Recorder, q
         materialise(plan("crash"), store, watch=watch, progress=quiet)
 
 
+@pytest.mark.parametrize("ending", ["hang", "deaf"])
+def test_a_stopped_child_that_had_no_time_to_save_is_told_of(
+    ending: Literal["hang", "deaf"], store: Store, watch: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Impatient(LineProgress):
+        @contextmanager
+        def bar(self, label: str, total: float | None, *, unit: str = "", done: float = 0) -> Generator[Bar]:
+            with super().bar(label, total, unit=unit, done=done):
+                raise KeyboardInterrupt
+            yield
+
+    monkeypatch.setattr(launch, "GRACE", 0.5)
+    monkeypatch.setattr(launch, "PATIENCE", 0.1)
+    said = io.StringIO()
+    with pytest.raises(KeyboardInterrupt):
+        materialise(plan(ending), store, watch=watch, progress=Impatient(said))
+    assert ("was killed; what it saved before stays" in said.getvalue()) == (ending == "deaf")
+
+
 def test_no_child_is_left_when_the_runner_is_killed(tmp_path: Path) -> None:
     script = tmp_path / "run.py"
     script.write_text(
@@ -79,7 +101,7 @@ def test_no_child_is_left_when_the_runner_is_killed(tmp_path: Path) -> None:
         "from pathlib import Path\n"
         "from elf.cache.store import Store\n"
         "from elf.pipeline.plan import Plan, Step\n"
-        "from elf.pipeline.progress import LineProgress\n"
+        "from elf.pipeline.progress import Bar, LineProgress\n"
         "from elf.pipeline.runner import materialise\n"
         "from elf.pipeline.section import Section\n"
         "from elf.pipeline.stage import Compute, Launch, StageSpec\n"

@@ -224,12 +224,26 @@ def test_sigterm_saves_and_can_be_gone_on_from(corpus: Corpus, worker: Server, t
     job = write_job(corpus, out, settings)
     for step in (4, 11):
         assert worker.run(job, term=step) == EXIT_CODE
-        assert steps_saved(out)[-1] in (f"step_{step + 1}", f"step_{step + 2}"), (
-            "at the end of that step or the next"
-        )
+        assert steps_saved(out)[-1] == f"step_{step + 1}", "at the end of that step, the next is given up"
         assert not (out / "aux" / "facts.json").exists()
     assert "Interrupted, and saved after step" in (out / "aux" / "events.jsonl").read_text()
     assert worker.run(job, term=19) == 0, "there is nothing left to stop after the last step"
+    assert payload(out) == payload(tmp_path / "whole")
+
+
+def test_sigterm_amid_a_step_gives_it_up(corpus: Corpus, worker: Server, tmp_path: Path) -> None:
+    """A step may take longer than those who stop a run will wait."""
+    settings = {**TRAIN, "save_every": 10}
+    assert worker.run(write_job(corpus, tmp_path / "whole", settings)) == 0
+    out = tmp_path / "stopped"
+    job = write_job(corpus, out, settings)
+    for begun, (amid, saved) in {0: (1, []), 1: (8, ["step_7"]), 2: (4, ["step_7", "step_10"])}.items():
+        assert worker.run(job, forward=amid) == EXIT_CODE, f"interruption {begun}"
+        assert steps_saved(out) == saved
+    said = (out / "aux" / "events.jsonl").read_text()
+    assert "before there was anything to save" in said
+    assert said.count("Interrupted, and saved after step") == 2
+    assert worker.run(job) == 0
     assert payload(out) == payload(tmp_path / "whole")
 
 

@@ -2,14 +2,16 @@
 
 A line of JSON in, ``{"job": PATH, "kill": {…} | null}``; the child's exit code out (negative: the signal). Kill at
 ``{"step": k}`` (before step k changes anything), at ``{"file": n}`` (the n-th touch of a file below the job's
-folder; Python's audit events) or send SIGTERM at ``{"term": k}`` (while step k is computed). What each step was
-made of (rows, sum of the noise) goes to ``aux/fed.jsonl``.
+folder; Python's audit events) or send SIGTERM at ``{"term": k}`` (before step k changes anything, once its gradients
+are there) or ``{"forward": n}`` (as the n-th loss is computed, from 1). What each step was made of (rows, sum of the
+noise) goes to ``aux/fed.jsonl``.
 """
 
 import json
 import os
 import signal
 import sys
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ from forking import Forking
 
 from elf.stages import train, worker
 from elf.stages.feeding import Fed
+from elf.stages.model.draws import Draws
+from elf.stages.model.objective import Batch, Loss
 from elf.stages.model.optim import Muon
 from elf.stages.pieces import Measured
 from elf.stages.team import Team
@@ -62,6 +66,15 @@ def arm(folder: Path, kill: dict[str, int]) -> None:
         advance(self, lr)
 
     TrainingState.advance = interrupted
+    forward = train.Objective.forward
+    forwards = count(1)
+
+    def stopped(self: train.Objective, batch: Batch, draws: Draws) -> Loss:
+        if next(forwards) == kill.get("forward"):
+            os.kill(os.getpid(), signal.SIGTERM)
+        return forward(self, batch, draws)
+
+    train.Objective.forward = stopped
     gate = train.gate
 
     def noted(what: str, value: float, fed: Fed, measured: Measured, team: Team) -> None:

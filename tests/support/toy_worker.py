@@ -12,6 +12,8 @@ from elf.pipeline.replay import ChildProgress
 job = json.loads(Path(sys.argv[1]).read_text())
 aux = Path(job["out"]) / "aux"
 ending = job["section"]["values"]["ending"]
+if ending == "deaf":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 progress = ChildProgress(Path(job["events"]))
 print("a line for the log", flush=True)
 with progress.bar("working", 3, unit="things") as bar:
@@ -21,7 +23,7 @@ with progress.bar("working", 3, unit="things") as bar:
         raise ValueError("something broke here")
     if ending == "die":
         os.kill(os.getpid(), signal.SIGKILL)
-    if ending == "hang":
+    if ending in ("hang", "deaf"):
         (aux / "pid").write_text(str(os.getpid()))
         time.sleep(60)
 if ending == "refuse":
