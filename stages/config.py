@@ -5,29 +5,13 @@ One experiment = ``Experiment``. The graph of stages it stands for is made in ``
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from elf.pipeline.section import LINKED, RUNTIME, Section
 from elf.stages.compute import ComputeByStage
 from elf.stages.consistency import check_consistent
-
-Positive = Annotated[int, Field(ge=1)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
-"""What torch takes for one."""
-
-
-def _folder_name(text: str) -> str:
-    if not text.strip() or text.startswith(".") or any(letter in "/\\" or letter < " " for letter in text):
-        raise ValueError(
-            "it names a folder under runs/, so it may not be empty, hold a slash or begin with a dot"
-        )
-    return text
-
-
-FolderName = Annotated[str, AfterValidator(_folder_name)]
-Float = Literal["float16", "bfloat16", "float32"]
-ComputeFloat = Literal["float32", "bfloat16"]
+from elf.stages.fields import ComputeFloat, Float, FolderName, Positive, Seed, Share
+from elf.stages.sample_settings import Sample, write_out
 
 
 class Asset(Section):
@@ -290,30 +274,6 @@ class Weights(Section):
     """One file: ``path:FILE`` or ``hub:REPO@REVISION#FILE``."""
 
 
-class Sample(Section):
-    """One sampling setting; its seeds share one artifact."""
-
-    name: Annotated[FolderName, RUNTIME]
-    """Names the instances ``sample-NAME`` and ``evaluate-NAME``."""
-    method: Literal["ode", "sde"] = "sde"
-    steps: Positive = 32
-    grid: Literal["logit_normal", "uniform", "quantile"] = "logit_normal"
-    guidance: Annotated[float, Field(ge=0)] = 3.0
-    """ω, the self-condition guidance."""
-    gamma: Annotated[float, Field(ge=0)] = 1.5
-    """γ, how much noise an SDE step puts back."""
-    input_guidance: Annotated[float, Field(ge=0)] = 1.0
-    """w, guidance on the condition (pairs only)."""
-    sde_form: Literal["released", "paper", "variance_matched"] = "released"
-    weights: Literal["ema", "raw"] = "ema"
-    count: Positive = 64
-    """Texts per seed (unconditional); pairs give one output per row of the split."""
-    seeds: tuple[int, ...] = (0,)
-    split: Literal["validation", "test"] = "validation"
-    trajectories: Annotated[int, Field(ge=0, le=16)] = 0
-    """How many of the first texts of the first seed are read at every stage of their making, for the report."""
-
-
 class Control(Section):
     """Texts that no model made, judged exactly as samples are."""
 
@@ -384,6 +344,11 @@ class Experiment(Section):
     evaluate: Evaluate = Evaluate()
     report: Report = Report()
     compute: ComputeByStage = ComputeByStage()
+
+    @field_validator("sample")
+    @classmethod
+    def _written_out(cls, entries: tuple[Sample, ...]) -> tuple[Sample, ...]:
+        return write_out(entries)
 
     @model_validator(mode="after")
     def _consistent(self) -> "Experiment":

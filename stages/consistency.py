@@ -40,6 +40,8 @@ def _check_names(experiment: "Experiment") -> None:
     kinds = [control.kind for control in experiment.evaluate.controls]
     if len(set(kinds)) != len(kinds):
         raise ValueError(f"two controls are of one kind: {', '.join(sorted(kinds))}")
+    if both := sorted({*names} & {*kinds}):
+        raise ValueError(f"the sampling setting `{both[0]}` has the name of a control; give it another")
 
 
 def _check_splits(experiment: "Experiment") -> None:

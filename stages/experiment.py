@@ -102,7 +102,7 @@ SAMPLE = StageSpec(
     "elf.stages.sample:run",
     ("model", "tokens", "latents?"),
     version=1,
-    neutral={"trajectories": 0},
+    neutral={"trajectories": 0, "over": None},
 )
 CONTROL = StageSpec(
     "control",
@@ -243,12 +243,12 @@ class _Builder:
     def texts(self, model: str, corpus: Mapping[Split, str]) -> dict[str, str]:
         """Sample and control steps by the name their scores go by."""
         made: dict[str, str] = {}
-        for index, setting in enumerate(self.experiment.sample):
+        for setting in self.experiment.sample:
             inputs = {"model": model, "tokens": corpus["train"]}
             if self.experiment.data.train.pairs:
                 inputs |= {"tokens": corpus[setting.split], "latents": self.encode(setting.split, corpus)}
             name = f"sample-{setting.name}"
-            made[setting.name] = self.add(name, SAMPLE, setting, inputs, f"sample.{index}")
+            made[setting.name] = self.add(name, SAMPLE, setting, inputs, setting.place, **setting.places)
         for index, control in enumerate(self.experiment.evaluate.controls):
             heldout = {"heldout": corpus[control.split]} if control.split in corpus else {}
             inputs = {"tokens": corpus["train"], **heldout}
