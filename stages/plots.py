@@ -10,9 +10,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
 
 from elf.stages.curves import Curve, Levels
 
@@ -130,6 +131,42 @@ def draw_frontier(points: Sequence[Point], judge: str, key: str) -> Drawing:
         axes.margins(x=0.22, y=0.15)
 
     return _draw(f"frontier-{key}", f"Gen-PPL by {judge} over entropy, per setting and control", paint)
+
+
+def draw_settled(name: str, t: Sequence[float], share: Sequence[float] | np.ndarray) -> Drawing:
+    """The share of tokens of followed texts that are those of the end, over the time of sampling."""
+
+    def paint(axes: Axes, palette: Palette) -> None:
+        axes.plot(t, share, color=palette.first, lw=1.4, marker="o", ms=2.6)
+        axes.set_ylim(-0.03, 1.03)
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, 0, " %"))
+        _over_time(axes, "Tokens that are settled")
+
+    return _draw(f"settled-{name}", f"Share of settled tokens over t, setting {name}", paint)
+
+
+def draw_distances(
+    name: str,
+    t: Sequence[float],
+    *,
+    x: Sequence[float] | np.ndarray,
+    z: Sequence[float] | np.ndarray,
+) -> Drawing:
+    """How far the estimate x̂ and the state z of followed texts are from where they end, over the time of sampling."""
+
+    def paint(axes: Axes, palette: Palette) -> None:
+        axes.plot(t, z, color=palette.second, lw=1.4, marker="o", ms=2.6)
+        axes.plot(t, x, color=palette.first, lw=1.4, marker="o", ms=2.6)
+        axes.set_ylim(bottom=0)
+        _over_time(axes, "Distance to the final state")
+
+    return _draw(f"distance-{name}", f"Distance to the final state over t, setting {name}", paint)
+
+
+def _over_time(axes: Axes, title: str) -> None:
+    axes.set_title(title)
+    axes.set_xlabel("t, from noise (0) to clean (1)")
+    axes.set_xlim(0, 1)
 
 
 Painter = Callable[[Axes, Palette], None]

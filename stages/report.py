@@ -25,6 +25,7 @@ from elf.stages.scoretable import Table, describe_settings, make_tables
 from elf.stages.texts import GLIMPSES, SAMPLES, SETTINGS, Text, read_texts
 from elf.stages.training_metrics import METRICS as LOSSES
 from elf.stages.training_metrics import read_metrics
+from elf.stages.viewer import make_viewers
 
 PAGE = "report.html"
 TEMPLATE = "report.html.j2"
@@ -74,6 +75,7 @@ def run(section: ReportStep, context: StageContext) -> Mapping[str, JSON]:
     by_level = [draw_levels(levels) for levels in by_level if not levels.empty]
     aux = inputs["train"].path / "aux"
     frontiers = [drawing for table in tables if (drawing := _frontier(table, metrics))]
+    viewers = make_viewers({name: inputs[f"samples/{name}"].path for name in settings})
     nodes = lineage.trace({call(role): inputs[role] for role in sorted(inputs, key=reading_order)})
     page = render(
         title=section.report.title or section.experiment,
@@ -90,6 +92,7 @@ def run(section: ReportStep, context: StageContext) -> Mapping[str, JSON]:
         learned=learned(looks(aux)),
         heldout=any(curve.heldout_step.size for curve in curves),
         galleries=galleries(inputs, section.report.samples),
+        viewers=viewers,
         nodes=nodes,
         arcs=lineage.arcs(nodes),
         gutter=lineage.GUTTER,
@@ -100,7 +103,8 @@ def run(section: ReportStep, context: StageContext) -> Mapping[str, JSON]:
         configs=configurations(nodes),
     )
     write_atomic(context.out / PAGE, page)
-    for drawing in (*frontiers, *drawings, *by_level):
+    followed = [drawing for viewer in viewers for drawing in viewer.drawings]
+    for drawing in (*frontiers, *drawings, *by_level, *followed):
         write_atomic(context.out / f"{drawing.name}.png", drawing.png)
     return {"page": PAGE, "settings": sorted(settings), "controls": sorted(controls)}
 
