@@ -12,7 +12,7 @@ from elf.flows.remotes import elsewhere
 from elf.flows.request import RUNS, load_request
 from elf.flows.terminal import Narrator, make_console, make_progress
 from elf.pipeline.runner import Outcome, materialise, needed
-from elf.pipeline.runs import PAGE, link_runs
+from elf.pipeline.runs import PAGE, Naming, RunFolder
 from elf.pipeline.wording import count_of, seconds_text
 from elf.stages.tracking import refuse_missing
 
@@ -26,7 +26,7 @@ def run_experiment(
     until: str | None,
     force: frozenset[str],
 ) -> None:
-    """Load, materialise, link. Raises Misconfigured before anything is built, Failed when a stage fails."""
+    """Load, materialise, name. Raises Misconfigured before anything is built, Failed when a stage fails."""
     began = time.monotonic()
     request = load_request(config, overrides, store)
     out = make_console()
@@ -43,18 +43,19 @@ def run_experiment(
     if request.source is not None and request.trains(steps):
         out.print(str(request.source), style="dim", markup=False, highlight=False)
     with request.store.using(request.plan.places()):
+        folder = RunFolder(RUNS, name, request.experiment, request.plan)
         outcomes = materialise(
             request.plan,
             request.store,
-            watch=Narrator(out, request.plan),
+            watch=Naming(folder, Narrator(out, request.plan)),
             progress=make_progress(out),
             only=only,
             until=until,
             force=force,
             remote=remote,
         )
-        folder = link_runs(RUNS, name, request.experiment, request.plan, outcomes)
-    _summarise(outcomes, folder, time.monotonic() - began, out)
+        folder.finish(outcomes)
+    _summarise(outcomes, folder.path, time.monotonic() - began, out)
 
 
 def _summarise(outcomes: Mapping[str, Outcome], folder: Path, seconds: float, out: Console) -> None:

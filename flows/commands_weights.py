@@ -7,7 +7,7 @@ from elf.flows.request import RUNS, load_request
 from elf.flows.terminal import Narrator, make_console, make_progress
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.runner import materialise
-from elf.pipeline.runs import link_runs, read_run
+from elf.pipeline.runs import Naming, RunFolder, read_run
 from elf.pipeline.wording import bytes_text
 
 
@@ -19,16 +19,17 @@ def import_weights(checkpoint: str, config: str, overrides: Sequence[str], store
     request = load_request(config, settings, store)
     out = make_console()
     with request.store.using(request.plan.places()):
+        folder = RunFolder(RUNS, request.experiment.name, request.experiment, request.plan)
         outcomes = materialise(
             request.plan,
             request.store,
-            watch=Narrator(out, request.plan),
+            watch=Naming(folder, Narrator(out, request.plan)),
             progress=make_progress(out),
             until="weights",
         )
-        folder = link_runs(RUNS, request.experiment.name, request.experiment, request.plan, outcomes)
+        folder.finish(outcomes)
     facts = outcomes["train"].artifact.manifest.facts
-    made = f"{facts['parameters']:,} parameters after {facts['steps']:,} steps: {folder / 'train'}"
+    made = f"{facts['parameters']:,} parameters after {facts['steps']:,} steps: {folder.path / 'train'}"
     out.print(made, highlight=False, soft_wrap=True)
     command = f"elf run {config} --set {' '.join(settings)}"
     out.print(f"Sample and score them: {command}", highlight=False, soft_wrap=True)

@@ -31,7 +31,7 @@ from elf.flows.remotes import elsewhere
 from elf.flows.request import RUNS, Request, load_request
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.runner import Outcome, build_step, materialise, needed
-from elf.pipeline.runs import PAGE, link_runs
+from elf.pipeline.runs import PAGE, Naming, RunFolder
 from elf.pipeline.sharing import Elsewhere
 from elf.pipeline.wording import bytes_text, count_of, seconds_text, size_of
 from elf.stages.tracking import refuse_missing
@@ -148,7 +148,8 @@ def _run(work: "Work", steps: tuple[str, ...], forced: set[str]) -> State[Any]:
 def _finish(work: "Work") -> State[Any]:
     """Names for people, scores and figures, and a state that says what was done."""
     name, outcomes = work.request.experiment.name, work.outcomes
-    page = (link_runs(RUNS, name, work.request.experiment, work.request.plan, outcomes) / PAGE).absolute()
+    work.folder.finish(outcomes)
+    page = (work.folder.path / PAGE).absolute()
     artifacts = {step: outcome.artifact for step, outcome in outcomes.items()}
     show_scores(name, artifacts)
     show_report(name, artifacts, page)
@@ -168,11 +169,12 @@ class Work:
     def __init__(self, request: Request, remote: Elsewhere, *, alone: bool) -> None:
         self.request, self.remote, self.alone = request, remote, alone
         self.outcomes: dict[str, Outcome] = {}
+        self.folder = RunFolder(RUNS, request.experiment.name, request.experiment, request.plan)
 
     def build(self, step: str, *, force: bool) -> Outcome:
         """One step, and what it needs after all where the remote that held it does not bring it."""
         plan, store = self.request.plan, self.request.store
-        watch, progress = FlowWatcher(), FlowProgress(step)
+        watch, progress = Naming(self.folder, FlowWatcher()), FlowProgress(step)
         outcome = build_step(
             plan, step, store, watch=watch, progress=progress, force=force, remote=self.remote
         )

@@ -10,13 +10,13 @@ import yaml
 
 from elf.cache.errors import Damaged
 from elf.cache.files import make_folder, write_atomic, writing
+from elf.cache.lease import Holder
 from elf.cache.manifest import MANIFEST, Manifest
 from elf.cache.roots import remember
 from elf.cache.store import Artifact
-from elf.cache.uses import Place
 from elf.pipeline.errors import Failed
-from elf.pipeline.plan import Plan
-from elf.pipeline.runner import Outcome
+from elf.pipeline.plan import Plan, Planned
+from elf.pipeline.runner import Outcome, Watcher
 from elf.pipeline.section import Section
 
 RESOLVED = "experiment.yaml"
@@ -33,26 +33,62 @@ class RunRecord:
     broken: tuple[str, ...]
 
 
-def link_runs(
-    root: Path, name: str, experiment: Section, plan: Plan, outcomes: Mapping[str, Outcome]
-) -> Path:
-    """Point ``root/name/<step>`` at each artifact and write the resolved configuration; returns the folder.
+class RunFolder:
+    """``root/name``, where each step of a run gets a link as soon as it is there."""
 
-    Links of an earlier run of that name that are not of this plan are taken away: what stands in the folder belongs
-    together. The store remembers ``root``, so that what it reaches is kept.
-    """
-    folder = make_folder(root / name)
-    _drop_others(folder, plan)
-    for store, links in _by_store(name, outcomes).items():
-        remember(store, root, links)
-    plain = experiment.model_dump(mode="json")
-    write_atomic(folder / RESOLVED, yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
-    for step, outcome in outcomes.items():
-        _link(folder / step, outcome.artifact.path)
-        page = outcome.artifact.path / PAGE
-        if page.is_file():
-            _link(folder / PAGE, page)
-    return folder
+    def __init__(self, root: Path, name: str, experiment: Section, plan: Plan) -> None:
+        self._root, self._name, self._plan = root, name, plan
+        self._settings = yaml.safe_dump(
+            experiment.model_dump(mode="json"), sort_keys=False, allow_unicode=True
+        )
+        self.path = make_folder(root / name)
+        self._claim()
+
+    def _claim(self) -> None:
+        """Write the resolved configuration. Links of another run of that name that are not of this plan are taken
+        away: what stands in the folder belongs together."""
+        _drop_others(self.path, self._plan)
+        write_atomic(self.path / RESOLVED, self._settings)
+
+    def finish(self, outcomes: Mapping[str, Outcome]) -> None:
+        """Have the folder hold these and nothing of another run of that name, which may have gone on beside."""
+        self._claim()
+        for step, outcome in outcomes.items():
+            self.add(step, outcome.artifact)
+
+    def add(self, step: str, artifact: Artifact) -> None:
+        """Point ``<step>`` at the artifact, whose store remembers ``root``, so that what it reaches is kept."""
+        page = artifact.path / PAGE
+        links = {step: artifact.path, **({PAGE: page} if page.is_file() else {})}
+        if all(_leads(self.path / link, target) for link, target in links.items()):
+            return
+        remember(artifact.path.parent.parent, self._root, {f"{self._name}/{step}": artifact.manifest.place})
+        for link, target in links.items():
+            _link(self.path / link, target)
+
+
+class Naming:
+    """Tells another watcher all it hears, and links the steps that are there into the run's folder."""
+
+    def __init__(self, folder: RunFolder, told: Watcher) -> None:
+        self._folder, self._told = folder, told
+
+    def on_hit(self, planned: Planned, artifact: Artifact) -> None:
+        self._folder.add(planned.step.name, artifact)
+        self._told.on_hit(planned, artifact)
+
+    def on_wait(self, planned: Planned, holder: Holder | None) -> None:
+        self._told.on_wait(planned, holder)
+
+    def on_start(self, planned: Planned) -> None:
+        self._told.on_start(planned)
+
+    def on_pull(self, planned: Planned) -> None:
+        self._told.on_pull(planned)
+
+    def on_done(self, planned: Planned, outcome: Outcome) -> None:
+        self._folder.add(planned.step.name, outcome.artifact)
+        self._told.on_done(planned, outcome)
 
 
 def list_runs(root: Path) -> list[RunRecord]:
@@ -88,19 +124,17 @@ def _drop_others(folder: Path, plan: Plan) -> None:
                 link.unlink(missing_ok=True)
 
 
-def _by_store(name: str, outcomes: Mapping[str, Outcome]) -> dict[Path, dict[str, Place]]:
-    """The links that will lead into each store."""
-    found: dict[Path, dict[str, Place]] = {}
-    for step, outcome in outcomes.items():
-        artifact = outcome.artifact
-        links = found.setdefault(artifact.path.parent.parent, {})
-        links[f"{name}/{step}"] = artifact.manifest.place
-    return found
+def _leads(link: Path, target: Path) -> bool:
+    return link.is_symlink() and link.readlink() == _relative(link, target)
 
 
 def _link(link: Path, target: Path) -> None:
     """Make or move a symbolic link in one step; relative, so that a moved project keeps its links."""
     temporary = link.with_name(f".{link.name}.{uuid.uuid4().hex}")
     with writing(link):
-        temporary.symlink_to(os.path.relpath(target.absolute(), link.parent.absolute()))
+        temporary.symlink_to(_relative(link, target))
         temporary.replace(link)
+
+
+def _relative(link: Path, target: Path) -> Path:
+    return Path(os.path.relpath(target.absolute(), link.parent.absolute()))

@@ -24,7 +24,7 @@ from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.plan import Plan, Step, Tie
 from elf.pipeline.progress import LineProgress
 from elf.pipeline.runner import materialise
-from elf.pipeline.runs import link_runs
+from elf.pipeline.runs import RunFolder
 from elf.pipeline.sharing import NOWHERE, ReadThrough
 from elf.pipeline.stage import StageSpec
 
@@ -39,7 +39,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("ELF_STORE", raising=False)
     store = Store(Path("store"))
     done = materialise(toy_plan(), store, watch=Recorder(), progress=LineProgress(every=1e9))
-    link_runs(Path("runs"), "toys", toy_stages.Words(), toy_plan(), done)
+    RunFolder(Path("runs"), "toys", toy_stages.Words(), toy_plan()).finish(done)
     return tmp_path / "here"
 
 

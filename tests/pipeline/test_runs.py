@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+import pytest
 from stored import DAY, set_age
 from toy_stages import Count, Recorder, Words, toy_plan
 
@@ -10,9 +11,10 @@ from elf.cache.collecting import survey
 from elf.cache.collector import collecting
 from elf.cache.roots import known_folders
 from elf.cache.store import Store
+from elf.pipeline.errors import Failed
 from elf.pipeline.progress import LineProgress
 from elf.pipeline.runner import materialise
-from elf.pipeline.runs import link_runs, list_runs
+from elf.pipeline.runs import Naming, RunFolder, list_runs
 
 
 def test_what_a_run_reaches_stays_until_the_run_is_removed(
@@ -20,8 +22,8 @@ def test_what_a_run_reaches_stays_until_the_run_is_removed(
 ) -> None:
     plan = toy_plan()
     with store.using(plan.places()):
-        outcomes = materialise(plan, store, watch=watch, progress=quiet)
-        link_runs(tmp_path / "runs", "tiny", Words(), plan, outcomes)
+        folder = RunFolder(tmp_path / "runs", "tiny", Words(), plan)
+        materialise(plan, store, watch=Naming(folder, watch), progress=quiet)
     [run] = list_runs(tmp_path / "runs")
     assert {step: artifact.path for step, artifact in run.steps.items()} == {
         name: store.path(planned.step.spec.name, planned.key)
@@ -29,8 +31,8 @@ def test_what_a_run_reaches_stays_until_the_run_is_removed(
     }
     for place in plan.places():
         set_age(store.root, place, 30)
-    [folder] = known_folders(store.root)
-    assert dict(folder.reached) == {
+    [known] = known_folders(store.root)
+    assert dict(known.reached) == {
         f"tiny/{name}": place for name, place in zip(plan.names(), plan.places(), strict=True)
     }
     assert survey(store, grace=DAY).removable == ()
@@ -45,12 +47,28 @@ def test_a_run_folder_holds_steps_of_one_configuration(
     """What an earlier configuration made beyond the steps that this run visits is not shown beside them."""
     root = tmp_path / "runs"
     whole = toy_plan()
-    folder = link_runs(root, "tiny", Words(), whole, materialise(whole, store, watch=watch, progress=quiet))
-    (folder / "report.html").symlink_to("../../store/report/abc/report.html")
+    earlier = RunFolder(root, "tiny", Words(), whole)
+    outcomes = materialise(whole, store, watch=Naming(earlier, watch), progress=quiet)
+    (earlier.path / "report.html").symlink_to("../../store/report/abc/report.html")
     changed = toy_plan(count=Count(scale=2.5))
-    some = materialise(changed, store, watch=watch, progress=quiet, until="words")
-    link_runs(root, "tiny", Words(), changed, some)
-    assert {path.name for path in folder.iterdir() if path.is_symlink()} == {"words"}
+    folder = RunFolder(root, "tiny", Words(), changed)
+    some = materialise(changed, store, watch=Naming(folder, watch), progress=quiet, until="words")
+    assert {path.name for path in folder.path.iterdir() if path.is_symlink()} == {"words"}
+    earlier.add("count", outcomes["count"].artifact)  # that run went on beside this one
+    folder.finish(some)
+    assert {path.name for path in folder.path.iterdir() if path.is_symlink()} == {"words"}
+
+
+def test_a_run_that_broke_off_has_a_name(
+    store: Store, watch: Recorder, quiet: LineProgress, tmp_path: Path
+) -> None:
+    plan = toy_plan(count=Count(fail=True))
+    folder = RunFolder(tmp_path / "runs", "tiny", Words(), plan)
+    with pytest.raises(Failed):
+        materialise(plan, store, watch=Naming(folder, watch), progress=quiet)
+    [run] = list_runs(tmp_path / "runs")
+    assert list(run.steps) == ["words"]
+    assert run.name == "tiny"
 
 
 def test_a_run_of_what_is_there_is_a_use_of_it(store: Store, watch: Recorder, quiet: LineProgress) -> None:
