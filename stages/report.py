@@ -16,9 +16,11 @@ from elf.pipeline.stage import StageContext
 from elf.pipeline.wording import seconds_text
 from elf.stages import lineage
 from elf.stages.curves import read_curves, read_levels
+from elf.stages.drawing import Drawing
 from elf.stages.experiment import ReportStep
+from elf.stages.frontier import Point, draw_frontier
 from elf.stages.pace import read_pace
-from elf.stages.plots import Drawing, Point, draw_curve, draw_frontier, draw_levels
+from elf.stages.plots import draw_curve, draw_levels
 from elf.stages.reckoning import basis, reckon
 from elf.stages.scores import METRICS, PER_TEXT, value_of
 from elf.stages.scoretable import Table, describe_settings, make_tables

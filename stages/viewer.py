@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from elf.cache.manifest import JSON
-from elf.stages.plots import Drawing, draw_distances, draw_settled
+from elf.stages.drawing import Drawing
+from elf.stages.plots import draw_distances, draw_settled
 from elf.stages.texts import SAMPLES, read_texts
 from elf.stages.trajectory import TRAJECTORY, Followed, Trajectory, read_trajectory
 
