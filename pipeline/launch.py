@@ -32,7 +32,10 @@ GRACE = 25.0
 POLL = 0.1
 PATIENCE = 2.0
 """Seconds of stopping before a word about it."""
-_ENDED_BY = re.compile(r"died with <Signals\.(\w+): \d+>")
+_ENDED_BY = re.compile(r"(?:died with <Signals\.|exitcode +: -\d+ \(pid: \d+\) +\()(\w+)")
+"""What accelerate says of one process that a signal ended, and of several; the cause of all comes last."""
+_AFTERMATH = ("CalledProcessError", "ChildFailedError", "closed by peer")
+"""Errors that only follow from that of another process."""
 KEEP_FREED = {
     "MALLOC_MMAP_THRESHOLD_": str(8 * 2**30),
     "MALLOC_TRIM_THRESHOLD_": str(16 * 2**30),
@@ -57,7 +60,7 @@ def run_child(
     job = context.aux / "job.json"
     write_atomic(job, json.dumps(describe_job(spec, section, context, events), indent=1))
     before = log.stat().st_size if log.exists() else 0
-    if (hosts := _hosts(context.compute)) > 1:
+    if (hosts := _hosts(spec, context.compute)) > 1:
         context.progress.note(describe_others(spec, context.compute, job, hosts))
     code = _supervised(_command(spec, context.compute, job), context, log, events, lock)
     if failure.exists():
@@ -108,6 +111,7 @@ def _command(spec: StageSpec[Any], compute: Compute, job: Path) -> list[str]:
         launch += ["--config_file", compute.accelerate_config]
     else:
         launch += ["--num_processes", str(compute.processes), "--num_machines", "1"]
+        launch += ["--main_process_port", "0"]  # a free one: several stages may be launched at once
         launch += ["--mixed_precision", "no", "--dynamo_backend", "no"]
         if compute.processes > 1:
             launch += ["--multi_gpu"]
@@ -116,7 +120,7 @@ def _command(spec: StageSpec[Any], compute: Compute, job: Path) -> list[str]:
     return [*launch, "-m", spec.worker, str(job)]
 
 
-def _hosts(compute: Compute) -> int:
+def _hosts(spec: StageSpec[Any], compute: Compute) -> int:
     """How many hosts the accelerate config file speaks of. Raises Misconfigured where it cannot be read."""
     if compute.accelerate_config is None:
         return 1
@@ -125,8 +129,8 @@ def _hosts(compute: Compute) -> int:
         return int(told.get("num_machines", 1))
     except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
         raise Misconfigured(
-            f"compute.train.accelerate_config names {compute.accelerate_config}, which is no accelerate config file: "
-            f"{error}. `accelerate config --config_file FILE` makes one."
+            f"compute.{spec.name}.accelerate_config names {compute.accelerate_config}, which is no accelerate config "
+            f"file: {error}. `accelerate config --config_file FILE` makes one."
         ) from error
 
 
@@ -200,6 +204,7 @@ def _how_it_ended(code: int, said: str) -> str:
     if signals := _ENDED_BY.findall(said):
         cause = ", perhaps for want of memory" if signals[-1] == "SIGKILL" else ""
         return f"was ended by {signals[-1]}{cause}; the same command goes on from what it had saved"
-    lines = [line.strip() for line in said.splitlines()[-40:] if line.strip()]
-    telling = [line for line in lines if "Error" in line and "CalledProcessError" not in line] or lines
+    lines = [line.strip() for line in said.splitlines()[-200:] if line.strip()]
+    telling = [line for line in lines if "Error" in line and not any(word in line for word in _AFTERMATH)]
+    telling = telling or lines
     return f"ended with exit code {code}" + (f"; its last words: {telling[-1][:300]}" if telling else "")

@@ -26,7 +26,7 @@ from elf.pipeline.launch import run_child
 from elf.pipeline.plan import Plan, Planned, Tie
 from elf.pipeline.progress import LoggedProgress, Progress
 from elf.pipeline.sharing import NOWHERE, Elsewhere
-from elf.pipeline.stage import Launch, StageContext, Unbuilt
+from elf.pipeline.stage import StageContext, Unbuilt
 from elf.pipeline.stretches import Stretches
 
 
@@ -273,7 +273,7 @@ def _build(
     logged.record(f"{step.name}: {step.spec.name} {planned.key} begins")
     try:
         with filling(building.path):
-            if step.spec.launch is Launch.ACCELERATE:
+            if step.spec.launched(step.compute):
                 facts = run_child(step.spec, step.section, context, lock=building.fd)
             else:
                 facts = step.spec.resolve()(step.section, context)

@@ -25,6 +25,8 @@ class Launch(Enum):
     """In the calling process."""
     ACCELERATE = "accelerate"
     """In a supervised child of ``accelerate launch``, one process per rank."""
+    EITHER = "either"
+    """Inline, or by accelerate where several processes are asked for."""
 
 
 class Compute(Section):
@@ -46,6 +48,11 @@ class Compute(Section):
     """Ranks of ``accelerate launch``."""
     accelerate_config: Annotated[str | None, RUNTIME] = None
     """Path of an accelerate config file, for several hosts."""
+
+    @property
+    def several(self) -> bool:
+        """Whether more than the calling process is asked for."""
+        return self.processes > 1 or self.accelerate_config is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +109,17 @@ class StageSpec(Generic[C]):
     version: int
     launch: Launch = Launch.INLINE
     worker: str = ""
-    """Module that ``accelerate launch -m`` starts, for ``Launch.ACCELERATE``."""
+    """Module that ``accelerate launch -m`` starts."""
     neutral: Mapping[str, JSON] = field(default_factory=lambda: MappingProxyType({}))
 
     def resolve(self) -> Run:
         """Import the entry, ``package.module:function``."""
         module, _, function = self.entry.partition(":")
         return getattr(import_module(module), function)
+
+    def launched(self, compute: Compute) -> bool:
+        """Whether the entry runs in children of ``accelerate launch`` under these settings."""
+        return self.launch is Launch.ACCELERATE or (self.launch is Launch.EITHER and compute.several)
 
     def accepts(self, role: str) -> bool:
         """Whether ``role`` is one of this stage's inputs."""

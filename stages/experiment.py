@@ -102,6 +102,8 @@ SAMPLE = StageSpec(
     "elf.stages.sample:run",
     ("model", "tokens", "latents?"),
     version=1,
+    launch=Launch.EITHER,
+    worker="elf.stages.worker",
     neutral={"trajectories": 0, "over": None},
 )
 CONTROL = StageSpec(

@@ -1,4 +1,4 @@
-"""The processes of one training run: who is here, which rows are whose, and sums over all of them.
+"""The processes of one stage: who is here, which rows are whose, and sums over all of them.
 
 Everything that differs between one process and many lies here. ``accelerate launch --cpu --num_processes 2`` starts
 ONE process without a word, so the number that came is compared with the number asked for.
@@ -31,9 +31,9 @@ class Team:
         self.device: torch.device = self._accelerator.device
         if self.size != compute.processes:
             raise Failed(
-                f"compute.train.processes asks for {compute.processes} training processes, but {self.size} came "
-                "up: this accelerate launch does not start as many here. On CPUs it takes ACCELERATE_USE_CPU=true "
-                "with --multi_gpu; on several hosts, compute.train.accelerate_config."
+                f"This stage's compute section asks for {compute.processes} processes, but {self.size} came up: this "
+                "accelerate launch does not start as many here. On CPUs it takes ACCELERATE_USE_CPU=true with "
+                "--multi_gpu; by accelerate_config, processes must be the num_processes of that file."
             )
         if self.device.type == "cpu" and (self.size == 1 or compute.threads is not None):
             set_threads(compute.threads)
@@ -107,3 +107,24 @@ class Team:
     def leave(self) -> None:
         """Take the process group down."""
         self._accelerator.end_training()
+
+
+class Alone(Team):
+    """One process that nobody launched: the one that plans and runs everything else too."""
+
+    def __init__(self, compute: Compute) -> None:
+        """Sets this process's threads; leaves accelerate, whose state is the whole process's, alone."""
+        self.rank, self.size = 0, 1
+        self.device = torch.device(choose_device(compute.device))
+        set_threads(compute.threads)
+
+    def meet(self) -> None:
+        """Nobody to wait for."""
+
+    def leave(self) -> None:
+        """Nothing to take down."""
+
+
+def join(compute: Compute) -> Team:
+    """The team of a stage that is launched only where several processes are asked for."""
+    return Team(compute) if compute.several else Alone(compute)

@@ -148,5 +148,5 @@ def test_another_number_of_processes_than_asked_for_is_refused(
     corpus: Corpus, tmp_path: Path, lock: int
 ) -> None:
     context = context_of(corpus, tmp_path / "out", accelerate_config=config_file(tmp_path))
-    with pytest.raises(Failed, match="asks for 1 training processes, but 2 came up"):
+    with pytest.raises(Failed, match="asks for 1 processes, but 2 came up"):
         run_child(SPEC, Train.model_validate(SETTINGS), context, lock=lock)

@@ -4,92 +4,40 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from judging import make_artifact, make_context
 from tokens import END, make_tokens
 from torch._dynamo.utils import counters
-from toy_training import Size, make_latents
+from toy_sampling import (
+    LENGTH,
+    PAIR_SIZE,
+    PAIRS,
+    TEXT,
+    WIDTH,
+    WORDS,
+    make_model,
+    make_pairs,
+    make_text,
+    setting,
+)
+from toy_training import make_latents
 
 from elf.cache.store import Artifact
 from elf.pipeline.errors import Failed, Misconfigured
-from elf.stages import checkpoint, sample
+from elf.stages import sample
 from elf.stages.compute import SampleCompute
-from elf.stages.config import Sample
-from elf.stages.latents import Scale
-from elf.stages.model.config import ModelConfig, ObjectiveConfig
-from elf.stages.model.network import build
-from elf.stages.rows import TokenRows
+from elf.stages.model.config import ObjectiveConfig
 from elf.stages.texts import Text, read_texts
-from elf.stages.trained import Card, vocabulary_digest
 from elf.stages.vocabulary import load_tokenizer
-
-WORDS = [f"word{i}" for i in range(30)]
-TEXT = [" ".join(WORDS[i % 30] for i in range(start, start + 20)) for start in range(12)]
-PAIRS = [(f"word{i} word{i + 1} word{i + 2}", f"word{i + 9} word{i}") for i in range(9)]
-LENGTH, WIDTH = 8, 6
-SMALL: dict[str, Any] = {"depth": 1, "hidden": 16, "heads": 2, "bottleneck": 4}
-
-
-def make_model(
-    path: Path, tokens: Artifact, *, objective: Any = None, scale: float = 1.0, **shape: Any
-) -> Artifact:
-    """A train artifact of random weights, `raw` and `ema` different ones, that fits `tokens`."""
-    vocabulary = TokenRows.open(tokens.path).vocabulary
-    sizes: dict[str, Any] = {
-        "width": WIDTH,
-        "vocabulary": vocabulary.size,
-        "length": vocabulary.length,
-        **SMALL,
-        **shape,
-    }
-    model = ModelConfig(**sizes)
-    card = Card(
-        model,
-        objective or ObjectiveConfig(padding="eos"),
-        Scale(0.0, scale),
-        vocabulary_digest(vocabulary),
-        "toy",
-    )
-    weights = []
-    for seed in (0, 1):
-        generator = torch.Generator().manual_seed(seed)
-        network = build(model, generator)
-        weights.append(
-            {
-                name: tensor + 0.4 * torch.randn(tensor.shape, generator=generator)
-                for name, tensor in network.state_dict().items()
-            }
-        )
-    artifact = make_artifact(path, "train")
-    checkpoint.save(
-        path / "checkpoints",
-        checkpoint.Checkpoint(3, weights[0], weights[1], {"a": torch.zeros(1)}, {}),
-        keep=1,
-    )
-    card.write(path / "model.json")
-    return artifact
 
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
-    root = tmp_path_factory.mktemp("text")
-    tokens = make_artifact(make_tokens(root / "tokens", TEXT, words=WORDS, length=LENGTH), "tokenize")
-    return {"tokens": tokens, "model": make_model(root / "train", tokens)}
+    return make_text(tmp_path_factory.mktemp("text"))
 
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
-    root = tmp_path_factory.mktemp("pairs")
-    folder = make_tokens(root / "tokens", PAIRS, words=WORDS, length=LENGTH, max_source=3)
-    tokens = make_artifact(folder, "tokenize", facts={"rows": len(PAIRS)})
-    size = Size(rows=len(PAIRS), length=LENGTH, width=WIDTH, vocabulary=33, max_source=3)
-    latents = make_latents(root / "latents", tokens, size)
-    return {"tokens": tokens, "model": make_model(root / "train", tokens), "latents": latents}
-
-
-def setting(**changes: Any) -> Sample:
-    values = {"name": "x", "method": "sde", "steps": 4, "count": 20, "seeds": (0, 7)} | changes
-    return Sample.model_validate(values)
+    return make_pairs(tmp_path_factory.mktemp("pairs"))
 
 
 def run(out: Path, inputs: dict[str, Artifact], batch: int | None = None, **changes: Any) -> tuple[Text, ...]:
@@ -186,8 +134,7 @@ def test_pairs_give_one_text_per_row_after_its_source(tmp_path: Path, pairs: dic
 
 def test_the_source_bears_on_the_text(tmp_path: Path, pairs: dict[str, Artifact]):
     tokens = pairs["tokens"]
-    size = Size(rows=len(PAIRS), length=LENGTH, width=WIDTH, vocabulary=33, max_source=3)
-    other = make_latents(tmp_path / "latents", tokens, size, seed=5)
+    other = make_latents(tmp_path / "latents", tokens, PAIR_SIZE, seed=5)
     first = run(tmp_path / "a", pairs, seeds=(3,))
     second = run(tmp_path / "b", pairs | {"latents": other}, seeds=(3,))
     assert [text.text for text in first] != [text.text for text in second]
