@@ -10,7 +10,7 @@ denominators are 1), for Gen-PPL its exponential. The reported value is the mean
 * interval: 2.5 and 97.5 percentiles of 1,000 bootstrap draws of texts within each seed, fixed random numbers.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -171,9 +171,13 @@ def _draws(
     score: Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]],
 ) -> NDArray[np.float64]:
     """Mean score of the seeds for each draw; `score` takes how often each text is drawn, (DRAWS, n), and the texts."""
-    random = np.random.Generator(np.random.PCG64(0))
-    sums = np.zeros(DRAWS)
-    for group in groups:
-        n = len(group)
-        sums += score(random.multinomial(n, np.full(n, 1.0 / n), size=DRAWS).astype(np.float64), group)
-    return sums / len(groups)
+    times = draw_texts([len(group) for group in groups])
+    return sum((score(*each) for each in zip(times, groups, strict=True)), np.zeros(DRAWS)) / len(groups)
+
+
+def draw_texts(sizes: Iterable[int], *, stream: int = 0) -> Iterator[NDArray[np.float64]]:
+    """For each seed, of so many texts, how often each text is drawn, (DRAWS, n): the same numbers every time, so that
+    what is of the same items is drawn alike; another `stream` has numbers of its own."""
+    random = np.random.Generator(np.random.PCG64(stream))
+    for n in sizes:
+        yield random.multinomial(n, np.full(n, 1.0 / n), size=DRAWS).astype(np.float64)

@@ -4,7 +4,7 @@ A Gen-PPL stands beside its entropy, repeats, empties and token count, always, a
 rows of different judges never share a table.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,6 +76,8 @@ OVERLAP = (
     Column("rouge_l", "ROUGE‑L", "the same of the longest common subsequence", errors=True),
 )
 """Columns of texts that come with references."""
+USUAL = {"grid": "logit_normal", "sde_form": "released"}
+"""Settings of samplers that go without saying."""
 UNPAIRED = {"value": None, "reason": "these texts have no references"}
 
 
@@ -114,17 +116,23 @@ def make_tables(
     return list(tables.values())
 
 
-def describe_settings(settings: Mapping[str, Any] | None) -> str:
-    """`SDE · 32 steps · ω 3 · γ 1.5 · EMA weights` from a sample stage's settings."""
+def describe_settings(settings: Mapping[str, Any] | None, *, without: Collection[str] = ()) -> str:
+    """`SDE · 32 steps · ω 3 · γ 1.5 · EMA weights` from a sample stage's settings; what is usual is not told."""
     if settings is None or "method" not in settings:
         return ""
-    parts = [settings["method"].upper(), f"{settings['steps']} steps", f"ω {settings['guidance']:g}"]
-    if settings["method"] == "sde":
-        parts.append(f"γ {settings['gamma']:g}")
-    if settings["input_guidance"] != 1:
-        parts.append(f"w {settings['input_guidance']:g}")
-    weights = "EMA" if settings["weights"] == "ema" else settings["weights"]
-    return " · ".join([*parts, f"{weights} weights"])
+    grid, form = settings.get("grid", USUAL["grid"]), settings.get("sde_form", USUAL["sde_form"])
+    stochastic = settings["method"] == "sde"
+    parts = {
+        "method": settings["method"].upper(),
+        "steps": f"{settings['steps']} steps",
+        "grid": "" if grid == USUAL["grid"] else f"{grid} grid",
+        "guidance": f"ω {settings['guidance']:g}",
+        "gamma": f"γ {settings['gamma']:g}" if stochastic else "",
+        "sde_form": f"{form.replace('_', ' ')} form" if stochastic and form != USUAL["sde_form"] else "",
+        "input_guidance": f"w {settings['input_guidance']:g}" if settings["input_guidance"] != 1 else "",
+        "weights": f"{'EMA' if settings['weights'] == 'ema' else settings['weights']} weights",
+    }
+    return " · ".join(part for name, part in parts.items() if part and name not in without)
 
 
 def describe_control(settings: Mapping[str, Any] | None) -> str:
