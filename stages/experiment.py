@@ -104,7 +104,7 @@ SAMPLE = StageSpec(
     version=1,
     launch=Launch.EITHER,
     worker="elf.stages.worker",
-    neutral={"trajectories": 0, "over": None},
+    neutral={"trajectories": 0, "over": None, "precision": "float32"},
 )
 CONTROL = StageSpec(
     "control",

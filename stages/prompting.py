@@ -92,7 +92,8 @@ def open_prompter(
         info = describe_encoder(encoder.path / "data", layer=encode.layer, compute=encode.compute)
         trained.card.check_fits(encoder=encoder_facts(info, check_tokens(rows, info)))
         reader = Reader(load_encoder(info, device), DTYPES[encode.dtype])
-    sampling = Sampling(trained, sampler_config(section, trained), rows.vocabulary, None, device)
+    config = sampler_config(section, trained)
+    sampling = Sampling(trained, config, rows.vocabulary, None, device, section.precision)
     return Prompter(sampling, load_tokenizer(rows.path / "tokenizer"), reader)
 
 

@@ -151,7 +151,8 @@ def prepare(section: Sample, context: StageContext, device: torch.device) -> tup
                 f"The model was trained with width {trained.model.width}, but is given states of width "
                 f"{sources.width}. Use the states of the encoder it was trained with."
             )
-    return Sampling(trained, sampler_config(section, trained), rows.vocabulary, sources, str(device)), rows
+    config, vocabulary = sampler_config(section, trained), rows.vocabulary
+    return Sampling(trained, config, vocabulary, sources, str(device), section.precision), rows
 
 
 def read_out(made: Sequence[tuple[int, int, Sequence[int]]], rows: TokenRows, *, pairs: bool) -> list[Text]:
@@ -179,9 +180,11 @@ def read_out(made: Sequence[tuple[int, int, Sequence[int]]], rows: TokenRows, *,
 
 
 def describe(section: Sample, sampling: Sampling, context: StageContext) -> dict[str, JSON]:
-    """Everything that made the samples: sampler, weights by their digest, inputs by their keys, versions."""
+    """Everything that made the samples: sampler, weights by their digest, inputs by their keys, versions; `precision`
+    where it is not float32."""
     return {
         **asdict(sampling.config),
+        **({} if sampling.precision == "float32" else {"precision": sampling.precision}),
         "count": section.count,
         "seeds": list(section.seeds),
         "split": section.split if sampling.sources is not None else None,

@@ -23,6 +23,7 @@ Method = Literal["ode", "sde"]
 Grid = Literal["logit_normal", "uniform", "quantile"]
 SdeForm = Literal["released", "paper", "variance_matched"]
 WeightsKind = Literal["ema", "raw"]
+Precision = Literal["float32", "bf16"]
 T = TypeVar("T")
 
 
@@ -48,6 +49,7 @@ class Over(Section):
     input_guidance: Values[NotNegative] | None = None
     sde_form: Values[SdeForm] | None = None
     weights: Values[WeightsKind] | None = None
+    precision: Values[Precision] | None = None
 
     def lists(self) -> dict[str, Sequence[Any]]:
         """The settings that are swept, each with its values, in the order above."""
@@ -72,6 +74,8 @@ class Sample(Section):
     """w, guidance on the condition (pairs only)."""
     sde_form: SdeForm = "released"
     weights: WeightsKind = "ema"
+    precision: Precision = "float32"
+    """``bf16``: the network's blocks in bfloat16, faster where the hardware has it; some percent of the ids change."""
     count: Positive = 64
     """Texts per seed (unconditional); pairs give one output per row of the split."""
     seeds: tuple[int, ...] = (0,)

@@ -17,6 +17,7 @@ from elf.stages.model.config import SamplerConfig
 from elf.stages.model.decoding import decode
 from elf.stages.model.draws import SampleDraws, draw_samples
 from elf.stages.model.sampler import Condition, Step, sample_latents
+from elf.stages.sample_settings import Precision
 from elf.stages.trained import Trained
 from elf.stages.vocabulary import Vocabulary, cut_at_end
 
@@ -30,6 +31,7 @@ class Sampling:
     vocabulary: Vocabulary
     sources: LatentRows | None
     device: str
+    precision: Precision = "float32"
 
     @torch.inference_mode()
     def ids(self, seed: int, places: Sequence[int], condition: Condition | None = None) -> list[np.ndarray]:
@@ -48,7 +50,8 @@ class Sampling:
     ) -> Tensor:
         """(B, L, D) latents at time 1, all of them finite."""
         draws = self.draws(seed, places)
-        z_BLD = sample_latents(self.trained.network, draws, self.config, condition=condition, trace=trace)
+        with self._computing():
+            z_BLD = sample_latents(self.trained.network, draws, self.config, condition=condition, trace=trace)
         if not bool(torch.isfinite(z_BLD).all()):
             raise Failed(
                 f"Sampling texts {places[0]} to {places[-1]} of seed {seed} gave numbers that are not finite; the "
@@ -73,8 +76,14 @@ class Sampling:
     def read(self, z_BLD: Tensor, condition: Condition | None) -> np.ndarray:
         """(B, N) tokenizer ids of all positions of a text, those behind its end mark too."""
         start_B, count = self.window(condition)
-        head_BN = decode(self.trained.network, z_BLD, self.config, start_B=start_B, count=count)
+        with self._computing():
+            head_BN = decode(self.trained.network, z_BLD, self.config, start_B=start_B, count=count)
         return self.vocabulary.to_tokenizer(self._known(head_BN.cpu().numpy()))
+
+    def _computing(self) -> torch.autocast:
+        """The setting's precision for the blocks of the network; its projections and heads stay float32."""
+        half = self.precision == "bf16"
+        return torch.autocast(torch.device(self.device).type, torch.bfloat16, enabled=half)
 
     def _known(self, head_BN: np.ndarray) -> np.ndarray:
         """Head entries beyond the tokenizer (imported heads are padded) read as the unknown token."""

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from judging import make_artifact, make_context
 from tokens import END, make_tokens
 from torch._dynamo.utils import counters
@@ -26,6 +27,7 @@ from elf.pipeline.errors import Failed, Misconfigured
 from elf.stages import sample
 from elf.stages.compute import SampleCompute
 from elf.stages.model.config import ObjectiveConfig
+from elf.stages.model.layers import SwiGLU
 from elf.stages.texts import Text, read_texts
 from elf.stages.vocabulary import load_tokenizer
 
@@ -119,6 +121,27 @@ def test_settings_hold_what_made_the_samples(tmp_path: Path, inputs: dict[str, A
     assert first | {"guidance": 3.0, "gamma": 1.5, "steps": 4, "method": "sde"} == first
     assert "torch" in first["versions"]
     assert str(tmp_path) not in (ema / "settings.json").read_text()
+
+
+def test_half_precision_is_that_of_the_blocks_and_is_said(
+    tmp_path: Path, inputs: dict[str, Artifact], monkeypatch: pytest.MonkeyPatch
+):
+    forward, kinds = SwiGLU.forward, list[tuple[torch.dtype, torch.dtype]]()
+
+    def watched(feed: SwiGLU, x: torch.Tensor) -> torch.Tensor:
+        y = forward(feed, x)
+        kinds.append((feed.out.weight.dtype, y.dtype))
+        return y
+
+    monkeypatch.setattr(SwiGLU, "forward", watched)
+    whole, half = tmp_path / "whole", tmp_path / "half"
+    texts = run(whole, inputs, count=5)
+    assert set(kinds) == {(torch.float32, torch.float32)}
+    kinds.clear()
+    assert run(half, inputs, count=5, precision="bf16") != texts
+    assert set(kinds) == {(torch.float32, torch.bfloat16)}
+    first, second = (json.loads((out / "settings.json").read_text()) for out in (whole, half))
+    assert second == first | {"precision": "bf16"}
 
 
 def test_pairs_give_one_text_per_row_after_its_source(tmp_path: Path, pairs: dict[str, Artifact]):
