@@ -37,6 +37,7 @@ from elf.stages.workload import (
     EncoderShape,
     encoded_positions,
     encoding,
+    following,
     live_positions,
     network_of,
     pretrained_shape,
@@ -304,8 +305,10 @@ class Estimator:
         compute, texts = planned.step.compute, count * len(section.seeds)
         at_once = SAMPLED_POSITIONS[self.machine.uses_gpu(compute)] // self.length
         work = sampling(self.experiment, network, section, texts, compute.batch or max(1, at_once))
+        works = [work, following(self.experiment, network, section)]
         tokens = texts * self.length
-        return _Cost(texts, tokens, tokens * BYTES_PER_TOKEN, self.machine.seconds(work, compute))
+        seconds = sum(self.machine.seconds(each, compute) for each in works)
+        return _Cost(texts, tokens, tokens * BYTES_PER_TOKEN, seconds)
 
     def evaluate(self, planned: Planned, section: Evaluate) -> _Cost:
         texts = self.known[planned.step.inputs["samples"]].rows

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from elf.stages.model.sampler import Condition, Step
+from elf.stages.model.speeding import uncompiled
 from elf.stages.sampling import Sampling
 from elf.stages.trajectory import Followed, Reading, Trajectory, steps_read
 from elf.stages.vocabulary import TextTokenizer, cut_at_end
@@ -66,8 +67,7 @@ def follow(
     places, steps = range(len(made)), sampling.config.steps
     condition, draws = sampling.condition(places), sampling.draws(seed, places)
     reader = _Reader(sampling, condition, sampling.config.noise_scale * draws.start_BLD)
-    # Blocks compiled for batches of texts would be compiled anew for these few.
-    with torch.compiler.set_stance("force_eager"):
+    with uncompiled():
         end_BLD = sampling.latents(seed, places, condition, reader)
         reader.look(steps, 1.0, end_BLD, end_BLD)
     times = draws.times_BS[0].tolist()
@@ -109,11 +109,11 @@ def count_differing(ids: Sequence[int] | np.ndarray, others: Sequence[int] | np.
 
 
 def spell(tokenizer: TextTokenizer, ids: np.ndarray) -> Mapping[int, str]:
-    """What each token adds to a text it does not begin: `` word``, ``ing``, ``.``; special ones by their names."""
+    """What each token adds to a text that it does not begin: " word", "ing", "."; special ones by their names."""
     return {token: _spell(tokenizer, token) for token in ids.tolist()}
 
 
 def _spell(tokenizer: TextTokenizer, token: int) -> str:
     alone, twice = tokenizer.decode([token]), tokenizer.decode([token, token])
     added = twice.removeprefix(alone) if twice.startswith(alone) else alone
-    return added or tokenizer.backend.id_to_token(token) or f"<{token}>"
+    return added or f" {tokenizer.backend.id_to_token(token)}"

@@ -14,6 +14,7 @@ from elf.stages.compute import GlimpseSettings
 from elf.stages.config import Sample
 from elf.stages.latents import LatentRows
 from elf.stages.model.network import Network
+from elf.stages.model.speeding import uncompiled
 from elf.stages.sample import read_out
 from elf.stages.sampling import Sampling, sampler_config
 from elf.stages.texts import GLIMPSES, Text, write_texts
@@ -58,8 +59,7 @@ class Glimpses:
         """Sample, write and tell; none where the weights give nothing that can be read, which stops no training."""
         network = state.network.eval()
         try:
-            # Blocks compiled for a batch of training would be compiled anew for these few rows.
-            with state.ema.applied(network), torch.compiler.set_stance("force_eager"):
+            with state.ema.applied(network), uncompiled():
                 ids = self._sampling.ids(self._seed, self._places, self._condition)
         except Failed as reason:
             self._context.progress.note(f"No samples after step {state.step}: {reason}")

@@ -12,8 +12,9 @@ from typing import Any
 from elf.stages.config import Encode, Experiment, Pretrain, Sample
 from elf.stages.machine import Work
 from elf.stages.model.config import ModelConfig, SamplerConfig
-from elf.stages.model.flops import muon_flops, sample_flops, step_parts
+from elf.stages.model.flops import forward_flops, muon_flops, sample_flops, step_parts
 from elf.stages.shapes import model_config, objective_config
+from elf.stages.trajectory import steps_read
 
 USEFUL = 0.3
 """Share of a pretrained model's weights that work on each token: not its embedding table, not a decoder."""
@@ -65,6 +66,17 @@ def sampling(experiment: Experiment, network: ModelConfig, section: Sample, text
     flops = sample_flops(network, sampler, length, conditioned=experiment.data.train.pairs)
     calls = -(-texts // batch) * (section.steps + 1) * FORWARD_CALLS * (network.depth + 1)
     return Work(texts * flops, network.hidden, calls=calls, narrow=NETWORK_NARROW)
+
+
+def following(experiment: Experiment, network: ModelConfig, section: Sample) -> Work:
+    """The texts whose trajectories are kept, sampled once more and decoded at every reading."""
+    texts, readings = section.trajectories, len(steps_read(section.steps))
+    again = sampling(experiment, network, section, texts, max(1, texts))
+    self_condition = experiment.train.objective.self_condition > 0
+    one = forward_flops(network, experiment.tokenize.length, self_condition=self_condition)
+    decoded = texts * readings * (one.trunk + one.attention + one.decode_head)
+    calls = readings * FORWARD_CALLS * (network.depth + 1) if texts else 0
+    return again._replace(flops=again.flops + decoded, calls=again.calls + calls)
 
 
 @dataclass(frozen=True, slots=True)

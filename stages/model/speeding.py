@@ -10,6 +10,10 @@ float32 projections and heads, takes a row count as it comes.
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
 
 import math
+import sys
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
 
 from elf.stages.model.network import Network
 
@@ -32,6 +36,13 @@ def compile_blocks(network: Network, *, backend: str = "inductor") -> None:
             block.compile(  # pyright: ignore[reportUnknownMemberType]
                 backend=backend, dynamic=False, options=options
             )
+
+
+def uncompiled() -> AbstractContextManager[object]:
+    """In here, blocks run as they are: those compiled for a batch are not compiled anew for a few rows."""
+    if "torch._dynamo" not in sys.modules:  # seconds to import, and without it nothing was compiled
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")
 
 
 def checkpoint_blocks(network: Network) -> None:

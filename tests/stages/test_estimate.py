@@ -56,7 +56,7 @@ def test_a_quickstart_takes_what_it_took() -> None:
     """On machine A: 355 s in all, of which 189 s training, 5 s a sampling row, 13 s an evaluation."""
     made = estimates("quickstart")
     assert total_seconds(made.values()) == pytest.approx(355, rel=0.25)
-    for step, seconds in (("train", 189), ("sample-ode", 5.0), ("evaluate-real", 13)):
+    for step, seconds in (("train", 189), ("sample-sde", 5.0), ("evaluate-real", 13)):
         assert made[step].seconds == pytest.approx(seconds, rel=0.25)
 
 
@@ -77,6 +77,16 @@ def test_tokens_are_counted() -> None:
     assert made["tokenize"].tokens == made["encode"].tokens == 6075 * 32
     assert made["train"].tokens == 200 * 24 * 32
     assert made["sample-ode"].tokens == made["evaluate-ode"].tokens == 64 * 32
+
+
+def test_followed_texts_are_sampled_once_more_and_decoded_at_every_reading() -> None:
+    """Four of 64 at 16 steps; with so many words, a decoding is near three steps."""
+    none, four = (
+        estimates("quickstart", f"sample.0.trajectories={count}")["sample-ode"].seconds for count in (0, 4)
+    )
+    assert none is not None
+    assert four is not None
+    assert (four - none) / (none - 0.5) == pytest.approx(4 * (16 + 17 * 3) / (64 * (16 + 3)), rel=0.2)
 
 
 def test_an_encoder_beside_training_costs_its_passes_there() -> None:
