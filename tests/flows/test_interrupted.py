@@ -19,6 +19,7 @@ WORDS = {
 }
 WORKERS = ("--set", "compute.encode.workers=2")
 TOKENIZERS = ("--set", "compute.tokenize.workers=2")
+SAMPLERS = ("--set", "compute.sample.processes=2", "--set", "compute.sample.batch=2")
 SMALLEST, GROWTH = 400_000, 1.6
 """Bytes of the first full disk, and what each next one is larger by."""
 
@@ -33,6 +34,7 @@ SMALLEST, GROWTH = 400_000, 1.6
         ("encode-validation", 60, WORKERS),
         ("train", 120, ()),
         ("train", 12, ()),
+        ("sample-sde", 25, SAMPLERS),
     ],
 )
 def test_told_to_stop(
