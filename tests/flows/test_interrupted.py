@@ -34,7 +34,7 @@ SMALLEST, GROWTH = 400_000, 1.6
         ("encode-validation", 60, WORKERS),
         ("train", 120, ()),
         ("train", 12, ()),
-        ("sample-sde", 25, SAMPLERS),
+        ("sample-sde", 60, SAMPLERS),
     ],
 )
 def test_told_to_stop(
