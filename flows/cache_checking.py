@@ -15,6 +15,7 @@ from elf.cache.manifest import JSON, FileRecord, Manifest, short
 from elf.cache.store import Artifact, Store
 from elf.cache.uses import Place
 from elf.cache.verifying import Verified, verify_artifact, verify_sample
+from elf.flows.cache_curing import cure
 from elf.flows.cache_tables import make_table
 from elf.flows.request import RUNS, open_store
 from elf.flows.terminal import make_console, make_progress
@@ -60,7 +61,7 @@ def verify_artifacts(
         named = ", ".join(f"{stage} {short(key)}" for stage, key in bad)
         raise Failed(
             f"{len(bad)} of {count_of(len(results), 'artifact')} {'is' if len(bad) == 1 else 'are'} not what was "
-            f"recorded: {named}. To build one again: elf run CONFIG --force STAGE, with the experiment it belongs to."
+            f"recorded: {named}. {cure(bad, opened)}"
         )
 
 
@@ -142,7 +143,10 @@ def audit_artifact(key: str, store: str | None, *, rows: int, seed: int, as_json
             highlight=False,
         )
     if done.faults:
-        raise Failed(f"encode {short(artifact.manifest.fingerprint)}: {' '.join(done.faults)}")
+        words = " ".join(done.faults)
+        raise Failed(
+            f"encode {short(artifact.manifest.fingerprint)}: {words} {cure([artifact.manifest.place], opened)}"
+        )
 
 
 def show_statistics(key: str, store: str | None, *, as_json: bool) -> None:
@@ -163,7 +167,7 @@ def show_statistics(key: str, store: str | None, *, as_json: bool) -> None:
         raise Failed(
             f"The facts of encode {short(artifact.manifest.fingerprint)} say mean {found.said_mean:.6g} and std "
             f"{found.said_std:.6g}, by which training scales; its store has {found.whole.mean:.6g} and "
-            f"{found.whole.std:.6g}. Build it again: elf run CONFIG --force encode."
+            f"{found.whole.std:.6g}. {cure([artifact.manifest.place], opened)}"
         )
 
 

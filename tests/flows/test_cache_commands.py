@@ -212,6 +212,7 @@ def test_verify_names_what_is_bad_and_ends_with_1(elf: Elf, tmp_path: Path) -> N
     assert "plain/c/1/0/0 has digest" in out
     assert re.search(r"Shard 1 of .* holds rows that have changed since they were written: 2\.", out)
     assert f"encode {short(made.manifest.fingerprint)}" in err
+    assert "elf run CONFIG --force STAGE" in err
     assert elf("verify", "--sample", "99")[0] == elf("verify", made.manifest.fingerprint[:9])[0] == 1
     text = (made.path / "manifest.json").read_text()
     (made.path / "manifest.json").write_text(text.replace('"shard_bytes": 2500', '"shard_bytes": 2501'))
@@ -257,6 +258,12 @@ def test_a_whole_run_is_right_kept_and_remembered(
     code, out, err = elf("verify")
     assert code == 0, out + err
     assert "of 19 artifacts" in out
+    damaged = whole / "runs/tiny/tokenize/vocabulary.json"
+    flip(damaged)
+    code, _, err = elf("verify", "tiny/tokenize")
+    flip(damaged)
+    assert code == 1
+    assert "To build again what is bad: elf run runs/tiny/experiment.yaml --force tokenize." in err
     assert loaded(elf, "gc", "--grace", "0")["removed"] == []
     [folder] = loaded(elf, "gc")["folders"]
     assert (folder["path"], folder["seen"]) == (str(whole / "runs"), True)
