@@ -11,6 +11,7 @@ from elf.pipeline.section import LINKED, RUNTIME, Section
 from elf.stages.compute import ComputeByStage
 from elf.stages.consistency import check_consistent
 from elf.stages.fields import ComputeFloat, Float, FolderName, Positive, Seed, Share
+from elf.stages.published import PublishedTask
 from elf.stages.sample_settings import Sample, write_out
 
 
@@ -327,6 +328,10 @@ class Report(Section):
     """A sentence printed under the title: what this run can and cannot show."""
     samples: Positive = 8
     """Texts shown per setting."""
+    entropy: Annotated[float | None, Field(gt=0)] = None
+    """Entropy (nats, judge's ids) at which the Gen-PPL of swept settings is read off; that of real text when absent."""
+    published: PublishedTask | None = None
+    """Published numbers of this task to stand beside, named as such."""
 
 
 class Experiment(Section):

@@ -123,6 +123,7 @@ REPORT = StageSpec(
     "elf.stages.report:run",
     ("train", "tokens", "latents?", "samples/*", "scores/*", "controls/*"),
     version=1,
+    neutral={"report.entropy": None, "report.published": None},
 )
 STAGES: Mapping[str, StageSpec[Any]] = {
     spec.name: spec

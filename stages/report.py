@@ -10,20 +10,20 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from elf.cache.files import write_atomic
-from elf.cache.manifest import JSON, short
+from elf.cache.manifest import JSON
 from elf.cache.store import Artifact
 from elf.pipeline.stage import StageContext
 from elf.pipeline.wording import seconds_text
 from elf.stages import lineage
 from elf.stages.curves import read_curves, read_levels
-from elf.stages.drawing import Drawing
 from elf.stages.experiment import ReportStep
-from elf.stages.frontier import Point, draw_frontier
 from elf.stages.pace import read_pace
+from elf.stages.plane import Scored, make_plane
 from elf.stages.plots import draw_curve, draw_levels
+from elf.stages.published import PUBLISHED
 from elf.stages.reckoning import basis, reckon
 from elf.stages.scores import METRICS, PER_TEXT, value_of
-from elf.stages.scoretable import Table, describe_settings, make_tables
+from elf.stages.scoretable import describe_settings, make_tables
 from elf.stages.texts import GLIMPSES, SAMPLES, SETTINGS, Text, read_texts
 from elf.stages.training_metrics import METRICS as LOSSES
 from elf.stages.training_metrics import read_metrics
@@ -33,6 +33,8 @@ PAGE = "report.html"
 TEMPLATE = "report.html.j2"
 SHOWN = 600
 """Characters of a text shown before the reader asks for the rest."""
+FOLDED = 7
+"""Settings beyond which only some have their texts open."""
 LOOKS, LOOKED_AT, GLANCED = 6, 3, 240
 """Of the texts sampled while training: how many looks, texts of each and characters of a text are shown."""
 
@@ -76,7 +78,14 @@ def run(section: ReportStep, context: StageContext) -> Mapping[str, JSON]:
     by_level = read_levels(read_metrics(losses)) if trained else []
     by_level = [draw_levels(levels) for levels in by_level if not levels.empty]
     aux = inputs["train"].path / "aux"
-    frontiers = [drawing for table in tables if (drawing := _frontier(table, metrics))]
+    scored = {
+        name: Scored(name, value, per_text(inputs[f"scores/{name}"]), name in controls)
+        for name, value in metrics.items()
+    }
+    published = PUBLISHED[section.report.published] if section.report.published is not None else None
+    at = {"": section.report.entropy}
+    planes = [make_plane(table, scored, entropies=at, published=published) for table in tables]
+    planes = [plane for plane in planes if plane is not None]
     viewers = make_viewers({name: inputs[f"samples/{name}"].path for name in settings})
     nodes = lineage.trace({call(role): inputs[role] for role in sorted(inputs, key=reading_order)})
     page = render(
@@ -87,13 +96,15 @@ def run(section: ReportStep, context: StageContext) -> Mapping[str, JSON]:
         tables=tables,
         reading=reading(settings, controls),
         floor=describe_floor(metrics),
-        frontiers=frontiers,
+        planes=planes,
+        published=published,
         drawings=drawings,
         by_level=by_level,
         pace=read_pace(aux),
         learned=learned(looks(aux)),
         heldout=any(curve.heldout_step.size for curve in curves),
         galleries=galleries(inputs, section.report.samples),
+        folded=FOLDED,
         viewers=viewers,
         nodes=nodes,
         arcs=lineage.arcs(nodes),
@@ -106,7 +117,7 @@ def run(section: ReportStep, context: StageContext) -> Mapping[str, JSON]:
     )
     write_atomic(context.out / PAGE, page)
     followed = [drawing for viewer in viewers for drawing in viewer.drawings]
-    for drawing in (*frontiers, *drawings, *by_level, *followed):
+    for drawing in (*(plane.drawing for plane in planes), *drawings, *by_level, *followed):
         write_atomic(context.out / f"{drawing.name}.png", drawing.png)
     return {"page": PAGE, "settings": sorted(settings), "controls": sorted(controls)}
 
@@ -247,7 +258,7 @@ def say_count(number: Any) -> str:
 def _gallery(name: str, folder: Path, scores: Artifact | None, count: int, *, control: bool) -> Gallery:
     settings = folder / SETTINGS
     detail = describe_settings(_read_json(settings)) if settings.exists() and not control else ""
-    judged = {(line["seed"], line["id"]): line["judged"] for line in _per_text(scores)}
+    judged = {(line["seed"], line["id"]): line["judged"] for line in per_text(scores)}
     samples = tuple(
         Sample(
             label=f"seed {text.seed} · {text.id}",
@@ -265,7 +276,8 @@ def _gallery(name: str, folder: Path, scores: Artifact | None, count: int, *, co
     return Gallery("real text" if control else name, detail, control, samples)
 
 
-def _per_text(scores: Artifact | None) -> list[dict[str, Any]]:
+def per_text(scores: Artifact | None) -> list[dict[str, Any]]:
+    """What evaluate said of each text."""
     if scores is None:
         return []
     lines = (scores.path / PER_TEXT).read_text(encoding="utf-8").split("\n")
@@ -276,19 +288,6 @@ def _figures(judged: Mapping[str, Any] | None) -> str:
     if judged is None or not judged["counted"]:
         return ""
     return f"PPL {math.exp(judged['nll'] / judged['counted']):,.0f} · entropy {judged['entropy']:.2f}"
-
-
-def _frontier(table: Table, metrics: Mapping[str, Any]) -> Drawing | None:
-    points: list[Point] = []
-    for row in table.rows:
-        scores = metrics[row.name]["scores"]
-        ppl, entropy = value_of(scores, "gen_ppl"), value_of(scores, "entropy")
-        if ppl is not None and entropy is not None:
-            interval = scores["gen_ppl"]["interval"]
-            points.append(Point(row.name, entropy, ppl, tuple(interval) if interval else None, row.control))
-    if not points or table.judge is None:
-        return None
-    return draw_frontier(points, table.judge["name"], short(table.judge["key"]))
 
 
 def _flatten(value: Mapping[str, Any], above: str = "") -> Any:

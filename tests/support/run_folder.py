@@ -85,7 +85,10 @@ class RunFolder:
         )
         (scored.path / "metrics.json").write_text(json.dumps(metrics))
         judged = {"nll": 31 * math.log(403.0), "counted": 31, "entropy": 3.1}
-        lines = [json.dumps({"id": i, "seed": 0, "judged": judged}) + "\n" for i in range(len(texts))]
+        lines = [
+            json.dumps({"id": i, "seed": 0, "empty": not text, "judged": judged}) + "\n"
+            for i, text in enumerate(texts)
+        ]
         (scored.path / "per_text.jsonl").write_text("".join(lines))
         self.inputs |= {f"{'controls' if control else 'samples'}/{name}": made, f"scores/{name}": scored}
 
