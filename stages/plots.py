@@ -62,7 +62,7 @@ def draw_settled(name: str, t: Sequence[float], share: Sequence[float] | np.ndar
     """The share of tokens of followed texts that are those of the end, over the time of sampling."""
 
     def paint(axes: Axes, palette: Palette) -> None:
-        axes.plot(t, share, color=palette.first, lw=1.4, marker="o", ms=2.6)
+        axes.plot(t, share, color=palette.first, lw=1.4, marker="o", ms=2.6, clip_on=False)
         axes.set_ylim(-0.03, 1.03)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, 0, " %"))
         _over_time(axes, "Tokens that are settled")
@@ -80,8 +80,8 @@ def draw_distances(
     """How far the estimate x̂ and the state z of followed texts are from where they end, over the time of sampling."""
 
     def paint(axes: Axes, palette: Palette) -> None:
-        axes.plot(t, z, color=palette.second, lw=1.4, marker="o", ms=2.6)
-        axes.plot(t, x, color=palette.first, lw=1.4, marker="o", ms=2.6)
+        axes.plot(t, z, color=palette.second, lw=1.4, marker="o", ms=2.6, clip_on=False)
+        axes.plot(t, x, color=palette.first, lw=1.4, marker="o", ms=2.6, clip_on=False)
         axes.set_ylim(bottom=0)
         _over_time(axes, "Distance to the final state")
 

@@ -3,6 +3,7 @@
 ``Viewer.data`` is what the page's script draws from, as plain data: pieces once, readings as places in that list.
 """
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ import numpy as np
 from elf.cache.manifest import JSON
 from elf.stages.drawing import Drawing
 from elf.stages.plots import draw_distances, draw_settled
-from elf.stages.texts import SAMPLES, read_texts
+from elf.stages.scoretable import describe_settings
+from elf.stages.texts import SAMPLES, SETTINGS, read_texts
 from elf.stages.trajectory import TRAJECTORY, Followed, Trajectory, read_trajectory
 
 
@@ -32,6 +34,7 @@ class Viewer:
     """One setting's texts; ``data`` holds their readings, ``notice`` what is wrong with them, if anything is."""
 
     name: str
+    detail: str
     texts: tuple[Shown, ...]
     last: int
     """Number of the last reading, the end; the first is 0."""
@@ -62,7 +65,16 @@ def make_viewer(name: str, folder: Path) -> Viewer:
         draw_settled(name, t, trajectory.settled),
         draw_distances(name, t, x=trajectory.x_distance, z=trajectory.z_distance),
     )
-    return Viewer(name, shown, len(t) - 1, _data(trajectory), drawings, _notice(trajectory.texts))
+    settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+    return Viewer(
+        name=name,
+        detail=describe_settings(settings),
+        texts=shown,
+        last=len(t) - 1,
+        data=_data(trajectory),
+        drawings=drawings,
+        notice=_notice(trajectory.texts),
+    )
 
 
 def _data(trajectory: Trajectory) -> dict[str, JSON]:
@@ -70,7 +82,7 @@ def _data(trajectory: Trajectory) -> dict[str, JSON]:
     return {
         "pieces": [trajectory.pieces[token] for token in tokens.tolist()],
         "times": [
-            f"t {each.t:.2f}, {each.step} of {trajectory.steps} steps done" for each in trajectory.readings
+            f"t\xa0{each.t:.2f}, {each.step} of {trajectory.steps} steps done" for each in trajectory.readings
         ],
         "texts": [
             {
@@ -86,7 +98,7 @@ def _data(trajectory: Trajectory) -> dict[str, JSON]:
 def _say(text: Followed, place: int) -> str:
     """Rounded down, so that nothing is said to be settled whole before it is."""
     settled, x, z = text.settled[place], text.x_distance[place], text.z_distance[place]
-    return f"{math.floor(100 * settled + 1e-9)} % settled, x̂ {x:.2f} and z {z:.2f} from the end"
+    return f"{math.floor(100 * settled + 1e-9)}\xa0% settled, x̂\xa0{x:.2f} and z\xa0{z:.2f} from the end"
 
 
 def _join(trajectory: Trajectory, ids: np.ndarray) -> str:

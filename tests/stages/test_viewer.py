@@ -84,9 +84,9 @@ def test_the_page_holds_every_reading(tmp_path: Path) -> None:
     assert read[1] == [" once", " a", " a", "s"]
     assert read[-1] == [" once", " upon", " a", " time"]
     assert first["settledFrom"] == [1, 2, 0, 3]
-    assert first["said"][1] == "50 % settled, x̂ 0.75 and z 1.50 from the end"
-    assert data["texts"][1]["said"][3].startswith("50 % settled")
-    assert data["times"] == [f"t {step / 4:.2f}, {step} of 4 steps done" for step in range(5)]
+    assert first["said"][1] == "50\xa0% settled, x̂\xa00.75 and z\xa01.50 from the end"
+    assert data["texts"][1]["said"][3].startswith("50\xa0% settled")
+    assert data["times"] == [f"t\xa0{step / 4:.2f}, {step} of 4 steps done" for step in range(5)]
     assert {path.name for path in (tmp_path / "out").glob("*.png")} == {"settled-ode.png", "distance-ode.png"}
     assert page.count("<figure") == 2
 
@@ -130,12 +130,13 @@ def test_nothing_of_a_text_becomes_part_of_the_page(tmp_path: Path, name: str) -
 
 # What a person does: looks, moves the slider by keyboard focus and value, takes the other text, lets it play.
 WALK = """await (async () => {
-  const find = what => document.querySelector(".viewer " + what), slider = find("input"), seen = [];
+  const find = what => document.querySelector(".viewer " + what), slider = find("input"), seen = [], rings = [];
   const look = () => {
     const shown = [...document.querySelectorAll(".reading")].filter(each => !each.hidden);
     const tokens = shown[0].querySelector(".tokens");
     seen.push([shown.length, tokens.textContent, tokens.querySelectorAll(".open").length, find(".now").textContent,
       slider.getAttribute("aria-valuetext") === find(".now").textContent]);
+    rings.push([...document.querySelectorAll(".viewer .here")].map(ring => Number(ring.getAttribute("cx"))));
   };
   look();
   slider.focus();
@@ -149,7 +150,7 @@ WALK = """await (async () => {
   for (let waited = 0; find("button").textContent !== "Play" && waited < 100; waited++)
     await new Promise(go => setTimeout(go, 100));
   look();
-  return JSON.stringify({seen, focused: document.activeElement === slider, labels: slider.labels.length,
+  return JSON.stringify({seen, rings, focused: document.activeElement === slider, labels: slider.labels.length,
     wide: OVERFLOWING});
 })()""".replace("OVERFLOWING", OVERFLOWING)
 
@@ -160,13 +161,17 @@ WALK = """await (async () => {
 def test_the_slider_in_a_browser(tmp_path: Path, width: int) -> None:
     page = build(tmp_path, TWO)
     told = json.loads(ask_page(tmp_path, page, width, WALK))
-    said = "t {}, {} of 4 steps done: {} % settled, x̂ {} and z {} from the end"
+    said = "t\xa0{}, {} of 4 steps done: {}\xa0% settled, x̂\xa0{} and z\xa0{} from the end"
     assert told["seen"] == [
         [1, "once upon a time", 0, said.format("1.00", 4, 100, "0.00", "0.00"), True],
         [1, "once a as", 2, said.format("0.25", 1, 50, "0.75", "1.50"), True],
         [1, "once </s>", 1, said.format("0.25", 1, 50, "0.75", "1.50"), True],
         [1, "a </s>", 0, said.format("1.00", 4, 100, "0.00", "0.00"), True],
     ]
+    assert [len(rings) for rings in told["rings"]] == [3] * 4, "one a curve"
+    end, second = told["rings"][:2]
+    assert told["rings"][3] == end
+    assert all(later - earlier > 100 for earlier, later in zip(second, end, strict=True))
     assert told["focused"]
     assert told["labels"] == 1
     assert told["wide"] == f"fits {width}"
