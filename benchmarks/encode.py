@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from literal_step import T5_SMALL
-from measuring import Bar, finish, medians
+from measuring import HALF, Bar, finish, has_half, medians
 from transformers import T5Config, T5EncoderModel
 
 from elf.cache.store import Artifact
@@ -36,8 +36,6 @@ from toy_training import finish as finish_artifact
 ROWS, LENGTH = 192, 128
 LONG = 1024
 BATCH_TOKENS = 4096
-HALF = ("avx512_bf16", "amx_bf16")
-"""CPU flags that make bfloat16 products faster than float32 ones."""
 
 
 def make_encoder(folder: Path) -> Path:
@@ -120,10 +118,6 @@ def eager_over_ours(folder: Path, ours: Encoder, length: int) -> float:
         f"{least / seconds['eager']:.2f} of eager's: at most {seconds['eager'] / least:.2f} can be gained"
     )
     return seconds["eager"] / seconds["ours"]
-
-
-def has_half() -> bool:
-    return any(flag in Path("/proc/cpuinfo").read_text() for flag in HALF)
 
 
 def main() -> None:

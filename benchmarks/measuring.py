@@ -10,6 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+HALF = ("avx512_bf16", "amx_bf16")
+"""CPU flags that make bfloat16 products faster than float32 ones."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bar:
@@ -70,6 +73,11 @@ def peak_growth(call: Callable[[], object]) -> int:
     if not grown:
         raise RuntimeError("the measured child died; see what it printed above")
     return int(grown)
+
+
+def has_half() -> bool:
+    """Whether this CPU multiplies in bfloat16 faster than in float32."""
+    return any(flag in Path("/proc/cpuinfo").read_text() for flag in HALF)
 
 
 def finish(bars: Sequence[Bar]) -> None:
