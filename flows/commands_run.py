@@ -11,6 +11,7 @@ from elf.flows.pricing import price
 from elf.flows.remotes import elsewhere
 from elf.flows.request import RUNS, load_request
 from elf.flows.terminal import Narrator, make_console, make_progress
+from elf.pipeline.plan import Plan
 from elf.pipeline.runner import Outcome, materialise, needed
 from elf.pipeline.runs import PAGE, Naming, RunFolder
 from elf.pipeline.wording import count_of, seconds_text
@@ -40,6 +41,8 @@ def run_experiment(
     if request.trains(steps):
         refuse_missing(request.experiment.compute.train.tracker)
     request = price(request, steps, forced=request.plan.select_all(force), remote=remote, warn=complain)
+    if (seconds := expected(request.plan)) is not None:
+        out.print(f"Some {seconds_text(seconds)} on this machine (`elf plan` says what of).", style="dim")
     if request.source is not None and request.trains(steps):
         out.print(str(request.source), style="dim", markup=False, highlight=False)
     with request.store.using(request.plan.places()):
@@ -56,6 +59,14 @@ def run_experiment(
         )
         folder.finish(outcomes)
     _summarise(outcomes, folder.path, time.monotonic() - began, out)
+
+
+def expected(plan: Plan) -> float | None:
+    """Seconds that the steps with a forecast take, if the machine was measured; None where nobody knows."""
+    told = [each.step.forecast for each in plan if each.step.forecast]
+    if not told or not all(each["machine_measured"] for each in told):
+        return None
+    return sum(float(seconds) for each in told if isinstance(seconds := each["seconds"], int | float))
 
 
 def _summarise(outcomes: Mapping[str, Outcome], folder: Path, seconds: float, out: Console) -> None:

@@ -5,12 +5,16 @@ import os
 import platform
 import re
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
+
+from rich.console import Console
+from rich.text import Text
 
 from elf.cache.errors import BadRemote, CacheError, Unreachable
 from elf.cache.files import free_bytes, write_atomic
@@ -28,6 +32,8 @@ LEAST_FREE = 5 * 10**9
 PINS = "constraints.txt"
 REINSTALL = "`make clean quickstart` installs it."
 HUB = "https://huggingface.co"
+INDENT = 18
+"""Columns before a finding's words."""
 _MARKS = {"good": "[green]good[/]", "note": "[yellow]note[/]", "bad": "[bold red]bad [/]"}
 
 
@@ -49,15 +55,22 @@ def examine(store: str | None, *, as_json: bool) -> None:
         for found in look():
             findings.append(found)
             if not as_json:
-                out.print(
-                    f"{_MARKS[found.verdict]}  [bold]{found.subject:<11}[/] {found.words}", highlight=False
-                )
-                if found.cure:
-                    out.print(f"{' ' * 18}{found.cure}", style="yellow", highlight=False)
+                print_finding(found, out)
     if as_json:
         print(json.dumps([asdict(each) for each in findings], indent=1))
     if any(each.verdict == "bad" for each in findings):
         raise Ended(FAILED)
+
+
+def print_finding(found: Finding, out: Console) -> None:
+    """What is longer than a terminal's line goes on under itself."""
+    width = max(20, out.width - INDENT) if out.is_terminal else 10**6
+    words = [Text(line) for line in textwrap.wrap(found.words, width)]
+    words += [Text(line, style="yellow") for line in textwrap.wrap(found.cure, width)]
+    head = Text.from_markup(f"{_MARKS[found.verdict]}  [bold]{found.subject:<11}[/] ")
+    for line in words:
+        out.print(head + line, soft_wrap=True, highlight=False)
+        head = Text(" " * INDENT)
 
 
 def checks(store: Store) -> Iterator[Callable[[], Iterator[Finding]]]:

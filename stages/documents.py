@@ -53,9 +53,19 @@ class Skipped:
 class _Unusable(Exception):
     """Why a record cannot be used; ``reason`` is the short form that is counted."""
 
+    cure = "Mend the record"
+
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(f"{reason}{detail}")
         self.reason = reason
+
+
+class _NoSuchKey(_Unusable):
+    """The record has other keys, or the settings name another one."""
+
+    def __init__(self, column: str, record: Mapping[str, Any], setting: str) -> None:
+        super().__init__(f"the key '{column}' is missing", f" (there are: {', '.join(record) or 'none'})")
+        self.cure = f"Name the right one (`{setting}: …` in the data section), mend the record"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +120,12 @@ class Corpus:
                     if not left:
                         return
 
-    def columns(self) -> tuple[str, ...]:
-        """The columns that hold text."""
+    def columns(self) -> tuple[tuple[str, str], ...]:
+        """The settings that name columns of text, and the columns."""
         source = self.source
-        return (source.source, source.target) if source.source and source.target else (source.text,)
+        if source.source and source.target:
+            return ("source", source.source), ("target", source.target)
+        return (("text", source.text),)
 
     def _fit(self, files: list[tuple[str, Path, str]]) -> list[tuple[str, Path, str]]:
         plain = [name for name, _, form in files if form == "text"]
@@ -127,18 +139,18 @@ class Corpus:
     def _document(self, name: str, place: int, record: Any) -> Document:
         if isinstance(record, _Unusable):
             raise record
-        sides = tuple(_text(record, column) for column in self.columns())
+        sides = tuple(_text(record, column, setting) for setting, column in self.columns())
         found = _find(record, self.source.id) if self.source.id is not None else None
         if found is None or isinstance(found, _Missing):
             return Document(name, place, f"{name}:{place}", False, sides)
         if isinstance(found, int) and not isinstance(found, bool):
             return Document(name, place, str(found), True, sides)
-        return Document(name, place, _text(record, self.source.id or ""), True, sides)
+        return Document(name, place, _text(record, self.source.id or "", "id"), True, sides)
 
     def _complaint(self, name: str, place: int, form: str, fault: _Unusable) -> str:
         unit = {"jsonl": "line", "parquet": "row", "text": "line"}[form]
         return (
-            f"{self.shown}, file {name}, {unit} {place}: {fault}. Mend the record, or set `on_bad: skip` in the "
+            f"{self.shown}, file {name}, {unit} {place}: {fault}. {fault.cure}, or set `on_bad: skip` in the "
             "data section to leave such records out and count them."
         )
 
@@ -178,10 +190,10 @@ def _find(record: Mapping[str, Any], column: str) -> Any:
     return _find(inner, rest) if dot and isinstance(inner, dict) else _MISSING
 
 
-def _text(record: Mapping[str, Any], column: str) -> str:
+def _text(record: Mapping[str, Any], column: str, setting: str) -> str:
     value = _find(record, column)
     if isinstance(value, _Missing):
-        raise _Unusable(f"the key '{column}' is missing", f" (there are: {', '.join(record) or 'none'})")
+        raise _NoSuchKey(column, record, setting)
     if value is None:
         raise _Unusable(f"the key '{column}' is null", ", where text belongs")
     if not isinstance(value, str):
@@ -207,7 +219,7 @@ def _read_text(corpus: Corpus, name: str, path: Path) -> Iterator[tuple[int, Any
         line = raw.count(b"\n", 0, error.start) + 1
         yield line, _Unusable("not UTF-8", f" (byte {raw[error.start]:#04x} at offset {error.start})")
         return
-    names = dict.fromkeys(corpus.columns(), text)
+    names = {column: text for _, column in corpus.columns()}
     yield 1, {**names, corpus.source.id or "id": name}
 
 
@@ -270,13 +282,13 @@ def _parquet_columns(file: Any, corpus: Corpus, where: str) -> list[str]:
     top = {name: schema.field(name) for name in schema.names}
     if not file.metadata.num_rows:
         raise Failed(f"{where} has 0 rows; leave it out or bring the whole file.")
-    for column in corpus.columns():
+    for setting, column in corpus.columns():
         if column not in top and column.split(".")[0] not in top:
             raise Failed(
-                f"{where} has no column '{column}'; its columns are {', '.join(top)}. Name the right one in the "
-                "data section."
+                f"{where} has no column '{column}'; its columns are {', '.join(top)}. Name the right one "
+                f"(`{setting}: …` in the data section)."
             )
-    wanted = [*corpus.columns(), *([corpus.source.id] if corpus.source.id else [])]
+    wanted = [*(column for _, column in corpus.columns()), *([corpus.source.id] if corpus.source.id else [])]
     return [column for column in dict.fromkeys(wanted) if column in top or column.split(".")[0] in top]
 
 

@@ -5,8 +5,11 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+from rich.console import Console
+
 from elf.cache.store import Store
-from elf.flows.doctor import look_at_disk, look_at_pins
+from elf.flows.doctor import Finding, look_at_disk, look_at_pins, print_finding
 
 Elf = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -34,6 +37,17 @@ def test_a_store_that_cannot_be_written_is_bad_and_has_a_cure(tmp_path: Path) ->
     (finding,) = look_at_disk(Store(tmp_path / "file" / "store"))
     assert finding.verdict == "bad"
     assert "ELF_STORE" in finding.cure
+
+
+def test_long_findings_go_on_under_themselves(capsys: pytest.CaptureFixture[str]) -> None:
+    long = Finding("store", "bad", "words " * 30, "a cure " * 30)
+    print_finding(long, Console(width=60, force_terminal=True, color_system=None))
+    first, *others = capsys.readouterr().out.splitlines()
+    assert max(map(len, (first, *others))) <= 60
+    assert first.startswith("bad   store       words")
+    assert all(line.startswith(" " * 18) for line in others)
+    print_finding(long, Console(soft_wrap=True))
+    assert len(capsys.readouterr().out.splitlines()) == 2
 
 
 def test_looking_at_the_disk_leaves_nothing_behind(tmp_path: Path) -> None:

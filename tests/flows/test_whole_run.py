@@ -1,6 +1,7 @@
 """A whole experiment through the command line: built once, reused, explained."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -19,12 +20,14 @@ def test_it_ends_with_a_report_of_everything(whole: Path) -> None:
     for row in ("ode", "sde", "real", "replaced", "unigram"):
         assert row in page
     assert not half_made(whole / "store")
+    assert re.search(r"^Some .* on this machine", (whole / "said.txt").read_text(), re.MULTILINE)
 
 
 def test_a_second_run_reuses_all_and_says_so(whole: Path) -> None:
     said = call(whole, "run", "tiny")
     assert "built" not in said.replace("Nothing to build", "")
     assert "all 19 steps reused" in said
+    assert "on this machine" not in said
 
 
 @pytest.mark.parametrize(

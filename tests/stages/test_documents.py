@@ -144,7 +144,9 @@ def test_columns_may_lie_inside_others(tmp_path: Path) -> None:
 
 def test_a_pair_without_target_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(lines({"source": "s", "target": "t"}, {"source": "s"}))
-    with pytest.raises(Failed, match="line 2: the key 'target' is missing"):
+    with pytest.raises(
+        Failed, match=r"line 2: the key 'target' is missing .*\(`target: …` in the data section\)"
+    ):
         read(tmp_path, **PAIRS)
     (tmp_path / "a.jsonl").unlink()
     (tmp_path / "a.txt").write_text("no columns here")
