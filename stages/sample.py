@@ -6,7 +6,7 @@ with the same threads a process; the batch size may round it differently. Rows o
 on the stored states of their source; text otherwise starts from noise alone.
 
 Processes take the batches in turn. Each records its own under `parts/` as soon as it is done, where the next run finds
-it; the first process writes the result.
+it; the first process writes the result, and `trajectory.json` where texts are followed (`elf.stages.following`).
 """
 
 import json

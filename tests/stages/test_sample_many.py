@@ -23,10 +23,10 @@ from elf.stages.experiment import SAMPLE, TRAIN
 from elf.stages.texts import read_texts
 
 SUPPORT = Path(__file__).parent.parent / "support"
-RESULT = ("samples.jsonl", "settings.json")
+RESULT = ("samples.jsonl", "settings.json", "trajectory.json")
 PATIENCE = 120
 GRIEVED = replace(SAMPLE, entry="dying_sampler:run")
-MANY = {"count": 64, "seeds": (0, 7)}
+MANY = {"count": 64, "seeds": (0, 7), "trajectories": 3}
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_two_processes_make_the_texts_of_one(
 def test_two_processes_give_one_text_per_pair(tmp_path: Path, lock: int) -> None:
     """A process without a batch in the last turn besides."""
     pairs, said = make_pairs(tmp_path), io.StringIO()
-    section = setting(method="ode", input_guidance=2.0, seeds=(3,))
+    section = setting(method="ode", input_guidance=2.0, seeds=(3,), trajectories=5)
     sample.run(section, make_context(tmp_path / "one", pairs, batch=4))
     run_child(SAMPLE, section, two(tmp_path / "two", pairs, said, batch=4), lock=lock)
     assert_same(tmp_path / "two", tmp_path / "one")
