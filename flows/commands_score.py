@@ -22,7 +22,7 @@ from elf.stages.config import Asset, Evaluate, Experiment
 from elf.stages.config import Judge as JudgeSection
 from elf.stages.experiment import FETCH
 from elf.stages.protocol import Judged
-from elf.stages.scores import Floor, assess, library_versions, measure, notes_of
+from elf.stages.scores import Floor, assess, library_versions, measure
 from elf.stages.submitted import read_submission
 from elf.stages.texts import Text
 
@@ -99,7 +99,4 @@ def _print(out: Console, name: str, result: dict[str, Any]) -> None:
     out.print(score_table([row]))
     for note in score_notes([row]):
         out.print(note, style="dim", highlight=False)
-    for note in notes_of(result):
-        if not note.startswith("degenerate"):
-            out.print(note, style="yellow", highlight=False)
     out.print(ROUND_TRIP, style="dim", highlight=False)

@@ -72,7 +72,7 @@ def read_scores(steps: Mapping[str, Artifact]) -> list[ScoreRow]:
 def score_table(rows: list[ScoreRow]) -> Table:
     """The rows as a table that fits 80 columns."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("", no_wrap=True, max_width=16, overflow="ellipsis")
+    table.add_column("", max_width=16, overflow="fold")
     paired = any(_has_bleu(row) for row in rows)
     columns = PAIRED_COLUMNS if paired else COLUMNS
     for name in columns:
@@ -96,6 +96,29 @@ def score_notes(rows: list[ScoreRow]) -> Iterator[str]:
     for row in rows:
         for fault in row.metrics["degenerate"]:
             yield f"{row.name} is degenerate: {fault}"
+    yield from _variety_notes(rows)
+    yield from _warnings(rows)
+
+
+def _warnings(rows: list[ScoreRow]) -> Iterator[str]:
+    """Each warning once, with the rows it is about."""
+    said: dict[str, list[str]] = {}
+    for row in rows:
+        for warning in row.metrics["warnings"]:
+            said.setdefault(warning, []).append(row.name)
+    for warning, names in said.items():
+        yield f"{'all rows' if len(names) == len(rows) > 1 else ', '.join(names)}: {warning}"
+
+
+def _variety_notes(rows: list[ScoreRow]) -> Iterator[str]:
+    """Self-BLEU, which means nothing without the number of its references."""
+    scores = {row.name: row.metrics["scores"].get("self_bleu", UNPAIRED) for row in rows}
+    known = {name: score for name, score in scores.items() if score["value"] is not None}
+    if known:
+        values = ", ".join(
+            f"{name} {_number(score['value'], 3)} (of {score['references']})" for name, score in known.items()
+        )
+        yield f"Self-BLEU, lower is more varied; comparable for the same number of references: {values}"
 
 
 def _overlap_notes(rows: list[ScoreRow]) -> Iterator[str]:

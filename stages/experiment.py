@@ -115,7 +115,7 @@ CONTROL = StageSpec(
     neutral={"words": 12, "split": "validation"},
 )
 EVALUATE = StageSpec(
-    "evaluate", Evaluate, "elf.stages.evaluate:run", ("samples", "tokens", "heldout?", "judge?"), version=3
+    "evaluate", Evaluate, "elf.stages.evaluate:run", ("samples", "tokens", "heldout?", "judge?"), version=4
 )
 REPORT = StageSpec(
     "report",

@@ -108,6 +108,7 @@ def score_table(measured: Sequence[Measured], *, copy_ngram: int) -> dict[str, J
         "entropy_ids": _shown(own, "the texts came without token ids"),
         "distinct_1": _distinct(groups, 1),
         "distinct_2": _distinct(groups, 2),
+        "self_bleu": _self_bleu(groups),
         f"repeats_{REPEAT_SIZE}": _shown(repeats, short, weight="ngrams"),
         f"copy_{copy_ngram}": _shown(copies, unread, weight="ngrams"),
         "empty": _shown(estimate([_items([(m.text.empty, 1) for m in g]) for g in groups]), ""),
@@ -224,16 +225,34 @@ def _items(pairs: Sequence[tuple[float, float]]) -> Items:
 
 def _distinct(groups: Sequence[Sequence[Measured]], n: int) -> dict[str, JSON]:
     every = [distinct([m.words for m in group], n) for group in groups]
+    return _over_seeds(every, "no text has as many words", sum(len(group) for group in groups))
+
+
+def _self_bleu(groups: Sequence[Sequence[Measured]]) -> dict[str, JSON]:
+    from elf.stages.selfbleu import self_bleu
+
+    every = [self_bleu([m.words for m in group]) for group in groups]
+    known = [score for score in every if score is not None]
+    shown = _over_seeds(
+        [score.value for score in known],
+        "fewer than two texts with a word",
+        sum(score.references + 1 for score in known),
+    )
+    return shown | ({"references": max(score.references for score in known)} if known else {})
+
+
+def _over_seeds(every: Sequence[float | None], reason: str, n: int) -> dict[str, JSON]:
+    """A score that is of all texts of a seed together. No error over items: drawing texts anew repeats some of them,
+    which itself makes a seed less varied."""
     values = [value for value in every if value is not None]
     if not values:
-        return {"value": None, "reason": "no text has as many words"}
-    # No error over items: drawing texts anew repeats some of them, which itself lowers this score.
+        return {"value": None, "reason": reason}
     return {
         "value": float(np.mean(values)),
         "se_seed": standard_error(values),
         "se_item": None,
         "interval": None,
-        "n": sum(len(group) for group in groups),
+        "n": n,
         "seeds": len(values),
     }
 

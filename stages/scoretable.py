@@ -79,6 +79,7 @@ OVERLAP = (
 USUAL = {"grid": "logit_normal", "sde_form": "released"}
 """Settings of samplers that go without saying."""
 UNPAIRED = {"value": None, "reason": "these texts have no references"}
+EARLIER = {"value": None, "reason": "evaluated by an earlier version, which did not know this score"}
 
 
 def columns_of(
@@ -94,6 +95,13 @@ def columns_of(
         Column("entropy_ids", "Entropy, own ids", "of the run's own token ids in a text, nats"),
         Column("distinct_1", "Distinct‑1", "different words over all words of a seed", digits=3),
         Column("distinct_2", "Distinct‑2", "different word pairs over all word pairs of a seed", digits=3),
+        Column(
+            "self_bleu",
+            "Self‑BLEU",
+            "BLEU‑4 of each text against the others of its seed, 0 to 100: the lower, the more varied. It grows with "
+            "the number of texts; at most 1,000 of a seed take part",
+            digits=1,
+        ),
         Column("repeats_4", "Rep‑4", "word 4-grams that stood earlier in the same text", percent=True),
         Column(copy_score, f"Copy‑{n}", f"word {n}-grams that stand in the training text", percent=True),
     )
@@ -130,6 +138,7 @@ def describe_settings(settings: Mapping[str, Any] | None, *, without: Collection
         "gamma": f"γ {settings['gamma']:g}" if stochastic else "",
         "sde_form": f"{form.replace('_', ' ')} form" if stochastic and form != USUAL["sde_form"] else "",
         "input_guidance": f"w {settings['input_guidance']:g}" if settings["input_guidance"] != 1 else "",
+        "precision": settings.get("precision", ""),
         "weights": f"{'EMA' if settings['weights'] == 'ema' else settings['weights']} weights",
     }
     return " · ".join(part for name, part in parts.items() if part and name not in without)
@@ -154,7 +163,11 @@ def describe_control(settings: Mapping[str, Any] | None) -> str:
 def _row(name: str, metrics: Mapping[str, Any], columns: Sequence[Column], control: bool) -> Row:
     counts = metrics["counts"]
     seeds = f"{counts['seeds']} × " if counts["seeds"] > 1 else ""
-    cells = [_cell(metrics["scores"].get(column.score, UNPAIRED), column) for column in columns]
+    scores = metrics["scores"]
+    cells = [
+        _cell(scores.get(column.score, UNPAIRED if column in OVERLAP else EARLIER), column)
+        for column in columns
+    ]
     tokens = counts.get("scored_tokens")
     cells += [
         Cell(f"{counts['empty']:,}"),

@@ -18,7 +18,7 @@ AXES: Mapping[str, str] = {
     "gamma": "γ {:g}",
 }
 """Settings along which points may be joined, each with how its value is told; the first that will do is taken."""
-ALIKE = ("method", "grid", "sde_form", "weights", "split", "count")
+ALIKE = ("method", "grid", "sde_form", "weights", "precision", "split", "count")
 """Settings that points of one series share."""
 Array = NDArray[np.float64]
 

@@ -80,6 +80,27 @@ def test_a_degenerate_row_is_named_with_its_reason(tmp_path: Path) -> None:
     assert list(score_notes(rows))[1] == "ode is degenerate: entropy 0.00 below 2.00 (test)"
 
 
+def test_notes_tell_variety_with_its_references_and_what_is_rough(tmp_path: Path) -> None:
+    steps = {
+        f"evaluate-{name}": written(tmp_path / name, metrics(texts, judge=None, stage="sample"))
+        for name, texts in (("good", GOOD), ("dull", DULL))
+    }
+    notes = list(score_notes(read_scores(steps)))
+    assert "Self-BLEU" in notes[-3]
+    assert "dull 100 (of 1)" in notes[-3]
+    assert notes[-2:] == [
+        "all rows: 2 texts: fewer than 200, the numbers are rough",
+        "dull: 1 of 2 texts word for word like an earlier one",
+    ]
+
+
+def test_long_names_are_told_to_their_end(tmp_path: Path) -> None:
+    name = "sde-steps=16-guidance=2.5-gamma=0.5"
+    text = shown([ScoreRow(name, metrics(GOOD, judge="Judge", stage="sample"))])
+    assert max(map(len, text.splitlines())) <= 80
+    assert "".join(line[:16].strip() for line in text.splitlines()) == name
+
+
 def test_a_cut_metrics_file_is_an_error_with_a_cure(tmp_path: Path) -> None:
     artifact = written(tmp_path / "a", {})
     (artifact.path / "metrics.json").write_text('{"scores"')

@@ -14,6 +14,8 @@ from elf.stages import evaluate
 from elf.stages.config import Evaluate
 from elf.stages.copies import CopySearch
 from elf.stages.judge import Judge
+from elf.stages.selfbleu import self_bleu
+from elf.stages.textstats import words_of
 
 WORDS = "the old market lies by a river and new stone bridge garden winter letter".split()  # noqa: SIM905
 TRAINING = [
@@ -71,6 +73,10 @@ def with_texts(
     return inputs | {"samples": make_artifact(write_samples(folder, texts, **more), "sample")}
 
 
+def seed_texts(seed: int) -> list[list[str]]:
+    return [words_of(text) for own, text in TEXTS if own == seed]
+
+
 def test_scores_counts_and_guards(tmp_path: Path, inputs: dict[str, Artifact]):
     context = make_context(tmp_path / "out", inputs)
     facts = evaluate.run(section(), context)
@@ -93,6 +99,10 @@ def test_scores_counts_and_guards(tmp_path: Path, inputs: dict[str, Artifact]):
     assert scores["empty"]["value"] == pytest.approx(0.2)
     assert scores["duplicates"]["value"] == pytest.approx((0 + 1 / 3) / 2)
     assert facts["gen_ppl"] == scores["gen_ppl"]["value"]
+    alone = [self_bleu(seed_texts(seed)) for seed in (0, 1)]
+    assert scores["self_bleu"]["value"] == pytest.approx(sum(each.value for each in alone if each) / 2)
+    assert scores["self_bleu"]["references"] == 2
+    assert scores["self_bleu"]["se_item"] is None
     assert metrics["judge"]["name"] == "Tiny"
     assert any("fewer than 200" in line for line in metrics["warnings"])
     assert any("1 of 8 texts word for word" in line for line in metrics["warnings"])

@@ -69,7 +69,7 @@ def test_published_numbers_are_drawn_under_their_own_judge_and_named(tmp_path: P
     assert "OpenWebText, as published (arXiv 2605.10938)" in said
     assert "ELF-B, SDE, ω 3 8 steps 67.32 ±2.25 5.14" in said
     assert "ω 4 21.37 –" in said
-    assert "MDLM+SDTT 1 step 1,260.60 5.26" in said
+    assert "MDLM+SDTT 1 step 1,260.6 5.26" in said
     assert "do not compare" not in said
 
 

@@ -144,14 +144,15 @@ def test_gen_ppl_never_stands_without_its_guards(built: Path):
     rows = Page((built / "report.html").read_text()).rows
     head, *body = rows
     assert head == [
-        "Texts", "Gen-PPL (SmolLM2-135M)", "Entropy", "Entropy, own ids", "Distinct‑1", "Distinct‑2", "Rep‑4", "Copy‑8",
-        "Empty", "Dupli\xadcates", "n", "Scored tokens",
+        "Texts", "Gen-PPL (SmolLM2-135M)", "Entropy", "Entropy, own ids", "Distinct‑1", "Distinct‑2", "Self‑BLEU",
+        "Rep‑4", "Copy‑8", "Empty", "Dupli\xadcates", "n", "Scored tokens",
     ]  # fmt: skip
     body = [row for row in body if len(row) == len(head)]
     assert [row[0][:4] for row in body] == ["sdeS", "flat", "real", "unig"]
     assert body[0][1].startswith("421.7±10.5 SE_seed\n±21.1 SE_item")
     assert body[0][2:] == [
-        "3.00±0.01 SE_seed\n±0.03 SE_item", "2.90", "0.410", "0.820", "1.2 %", "0.4 %", "2", "3", "6 × 64", "11,904",
+        "3.00±0.01 SE_seed\n±0.03 SE_item", "2.90", "0.410", "0.820", "31.4", "1.2 %", "0.4 %", "2", "3", "6 × 64",
+        "11,904",
     ]  # fmt: skip
     assert all(len(row) == len(head) and all(cell.strip() for cell in row) for row in body)
 

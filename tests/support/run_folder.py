@@ -167,6 +167,7 @@ def made_up_metrics(
         "entropy_ids": 2.9,
         "distinct_1": 0.41,
         "distinct_2": 0.82,
+        "self_bleu": 31.4,
     }
     shares = {"repeats_4": 0.0123, "copy_8": 0.0042, "empty": 0.0, "duplicates": 0.0}
     return {
