@@ -98,15 +98,20 @@ def _gallery(name: str, folder: Path, scores: Artifact | None, count: int, *, co
             head=text.text[:SHOWN],
             rest=text.text[SHOWN:],
             figures=_figures(judged.get((text.seed, text.id))),
-            sides=tuple(
-                (name, side[:SHOWN] + "…" * (len(side) > SHOWN))
-                for name, side in (("source", text.source), ("reference", text.reference))
-                if side is not None
-            ),
+            sides=sides(text),
         )
         for text in read_texts(folder / SAMPLES)[:count]
     )
     return Gallery("real text" if control else name, detail, control, samples)
+
+
+def sides(text: Text) -> tuple[tuple[str, str], ...]:
+    """The beginnings of a pair's source and reference, with what they are; none of plain text."""
+    return tuple(
+        (name, side[:SHOWN] + "…" * (len(side) > SHOWN))
+        for name, side in (("source", text.source), ("reference", text.reference))
+        if side is not None
+    )
 
 
 def per_text(scores: Artifact | None) -> list[dict[str, Any]]:

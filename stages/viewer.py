@@ -14,6 +14,7 @@ import numpy as np
 
 from elf.cache.manifest import JSON
 from elf.stages.drawing import Drawing
+from elf.stages.galleries import sides
 from elf.stages.plots import draw_distances, draw_settled
 from elf.stages.scoretable import describe_settings
 from elf.stages.texts import SAMPLES, SETTINGS, read_texts
@@ -22,11 +23,11 @@ from elf.stages.trajectory import TRAJECTORY, Followed, Trajectory, read_traject
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A text at its end, with the source it was made from (None for plain text)."""
+    """A text at its end; of pairs the other sides."""
 
     label: str
     text: str
-    source: str | None
+    sides: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +52,12 @@ def make_viewers(settings: Mapping[str, Path]) -> list[Viewer]:
 def make_viewer(name: str, folder: Path) -> Viewer:
     """The viewer of one setting's ``trajectory.json``."""
     trajectory = read_trajectory(folder / TRAJECTORY)
-    sources = {text.id: text.source for text in read_texts(folder / SAMPLES) if text.seed == trajectory.seed}
+    made = {text.id: text for text in read_texts(folder / SAMPLES) if text.seed == trajectory.seed}
     shown = tuple(
         Shown(
             label=f"seed {trajectory.seed} · {text.id}",
             text=_join(trajectory, text.ids_TN[-1]),
-            source=sources.get(text.id),
+            sides=sides(made[text.id]),
         )
         for text in trajectory.texts
     )
