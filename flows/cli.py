@@ -44,6 +44,18 @@ def _elf(
 
 
 @app.command()
+def init(
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="A new folder.")],
+    debug: Debug = False,
+) -> None:
+    """Begin a project of your own in a new folder."""
+    with telling(debug=debug):
+        from elf.flows.commands_init import make_project
+
+        make_project(folder)
+
+
+@app.command()
 def run(
     config: Config,
     set_: Set = None,
@@ -192,6 +204,23 @@ def compare(
         from elf.flows.commands_compare import compare_rows
 
         compare_rows(first, second, as_json=json)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Names that `elf runs` lists.")],
+    out: Annotated[
+        str | None,
+        typer.Option(metavar="FOLDER", help="Write the page and its figures here; default: under ./runs."),
+    ] = None,
+    json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Name a run's page, or set several runs side by side."""
+    with telling(debug=debug):
+        from elf.flows.commands_report import report_runs
+
+        report_runs(runs, out, as_json=json)
 
 
 @app.command()
