@@ -48,7 +48,12 @@ class _Held(NamedTuple):
     present: bool
 
     def restore(self, x_BLD: Tensor) -> Tensor:
-        return torch.where(self.mask_BL1, self.x_BLD, x_BLD)
+        """x with the condition in its place; x itself where there is none."""
+        return torch.where(self.mask_BL1, self.x_BLD, x_BLD) if self.present else x_BLD
+
+    def still(self, v_BLD: Tensor) -> Tensor:
+        """v, which is 0 where the condition is."""
+        return v_BLD.masked_fill(self.mask_BL1, 0.0) if self.present else v_BLD
 
     def without(self) -> "_Held":
         return self._replace(x_BLD=torch.zeros_like(self.x_BLD))
@@ -131,7 +136,7 @@ def _evaluate(
     if len(estimates) == 2:
         bare_x_BLD, bare_v_BLD = estimates[1]
         x_BLD = held.restore(bare_x_BLD + weight * (x_BLD - bare_x_BLD))
-        v_BLD = (bare_v_BLD + weight * (v_BLD - bare_v_BLD)).masked_fill(held.mask_BL1, 0.0)
+        v_BLD = held.still(bare_v_BLD + weight * (v_BLD - bare_v_BLD))
     return x_BLD, v_BLD
 
 
@@ -183,7 +188,7 @@ def _call(
         noise_scale=config.noise_scale,
         min_gap=config.min_gap,
     )
-    v_KBLD = velocity(x_KBLD, z_KBLD, t_KB, config.min_gap).masked_fill(held.mask_BL1, 0.0)
+    v_KBLD = held.still(velocity(x_KBLD, z_KBLD, t_KB, config.min_gap))
     return list(zip(held.restore(x_KBLD).chunk(count), v_KBLD.chunk(count), strict=True))
 
 
