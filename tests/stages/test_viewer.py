@@ -76,8 +76,18 @@ def data_of(page: str) -> Any:
     return json.loads(data)
 
 
-def test_the_page_holds_every_reading(tmp_path: Path) -> None:
-    page = build(tmp_path, TWO)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("followed")
+
+
+@pytest.fixture(scope="module")
+def page(folder: Path) -> str:
+    """Of two followed texts, both of one source."""
+    return build(folder, TWO, source="the question")
+
+
+def test_the_page_holds_every_reading(folder: Path, page: str) -> None:
     data = data_of(page)
     first = data["texts"][0]
     read = [[data["pieces"][piece] for piece in reading] for reading in first["readings"]]
@@ -87,17 +97,18 @@ def test_the_page_holds_every_reading(tmp_path: Path) -> None:
     assert first["said"][1] == "50\xa0% settled, x̂\xa00.75 and z\xa01.50 from the end"
     assert data["texts"][1]["said"][3].startswith("50\xa0% settled")
     assert data["times"] == [f"t\xa0{step / 4:.2f}, {step} of 4 steps done" for step in range(5)]
-    assert {path.name for path in (tmp_path / "out").glob("*.png")} == {"settled-ode.png", "distance-ode.png"}
+    assert {path.name for path in (folder / "out").glob("*.png")} == {"settled-ode.png", "distance-ode.png"}
     assert page.count("<figure") == 2
+    assert "other than its sample" not in page
 
 
-def test_without_its_script_the_page_shows_how_texts_end(tmp_path: Path) -> None:
-    page = re.sub(r"<script.*?</script>", "", build(tmp_path, TWO, source="the question"), flags=re.DOTALL)
-    assert '<p class="tokens">once upon a time</p>' in page
-    assert '<p class="tokens">a &lt;/s&gt;</p>' in page
-    assert "seed 0 · 1, at the end" in page
-    assert page.count("the question") == 4, "beside each text, in the samples and here"
-    assert '<div class="controls" hidden>' in page
+def test_without_its_script_the_page_shows_how_texts_end(page: str) -> None:
+    bare = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+    assert '<p class="tokens">once upon a time</p>' in bare
+    assert '<p class="tokens">a &lt;/s&gt;</p>' in bare
+    assert "seed 0 · 1, at the end" in bare
+    assert bare.count("the question") == 4, "beside each text, in the samples and here"
+    assert '<div class="controls" hidden>' in bare
 
 
 def test_a_run_that_follows_nothing_has_no_viewer_and_no_script(tmp_path: Path) -> None:
@@ -106,19 +117,10 @@ def test_a_run_that_follows_nothing_has_no_viewer_and_no_script(tmp_path: Path) 
     assert "rajector" not in page
 
 
-def test_ends_that_are_not_the_samples_are_marked(tmp_path: Path) -> None:
+def test_nothing_of_a_text_becomes_part_of_the_page(tmp_path: Path) -> None:
     other = followed(1, *SECOND.ids_TN.tolist(), differing=2)
-    assert "text 1 ends with 2 tokens other than its sample" in build(
-        tmp_path / "a", Trajectory(0, 4, READINGS, (FIRST, other), PIECES)
-    )
-    assert "other than its sample" not in build(tmp_path / "b", TWO)
-
-
-@pytest.mark.parametrize("name", ["ode", "<script>a()"])
-def test_nothing_of_a_text_becomes_part_of_the_page(tmp_path: Path, name: str) -> None:
-    page = build(
-        tmp_path, Trajectory(0, 4, READINGS, (FIRST, SECOND), PIECES | {5: EVIL}), name=name, source=EVIL
-    )
+    evil = Trajectory(0, 4, READINGS, (FIRST, other), PIECES | {5: EVIL})
+    page = build(tmp_path, evil, name="<script>a()", source=EVIL)
     parts = Parts(page)
     assert parts.tags.count("script") == 2
     assert "img" not in parts.tags
@@ -126,6 +128,7 @@ def test_nothing_of_a_text_becomes_part_of_the_page(tmp_path: Path, name: str) -
     assert EVIL in data_of(page)["pieces"]
     [data] = re.findall(r'<script type="application/json">(.*?)</script>', page, flags=re.DOTALL)
     assert not re.search("[<>&\u2028]", data)
+    assert "text 1 ends with 2 tokens other than its sample" in page
 
 
 # What a person does: looks, moves the slider by keyboard focus and value, takes the other text, lets it play.
@@ -158,8 +161,7 @@ WALK = """await (async () => {
 @pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
 @pytest.mark.parametrize("width", [1280, 390])
-def test_the_slider_in_a_browser(tmp_path: Path, width: int) -> None:
-    page = build(tmp_path, TWO)
+def test_the_slider_in_a_browser(tmp_path: Path, page: str, width: int) -> None:
     told = json.loads(ask_page(tmp_path, page, width, WALK))
     said = "t\xa0{}, {} of 4 steps done: {}\xa0% settled, x̂\xa0{} and z\xa0{} from the end"
     assert told["seen"] == [
