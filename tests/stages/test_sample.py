@@ -66,6 +66,19 @@ def test_a_text_is_the_same_whatever_is_sampled_beside_it(tmp_path: Path, inputs
     assert few == tuple(text for text in many if text.seed == 7 and isinstance(text.id, int) and text.id < 5)
 
 
+def test_another_batch_draws_the_same_numbers_and_rounds_at_most(tmp_path: Path, inputs: dict[str, Artifact]):
+    """At a width where matrix products may go other ways for fewer rows."""
+    wide = inputs | {"model": make_model(tmp_path / "wide", inputs["tokens"], hidden=192, depth=2)}
+    context = make_context(tmp_path / "out", wide)
+    sampling, _ = sample.prepare(setting(), context, torch.device("cpu"))
+    whole, alone = sampling.draws(3, range(20)), sampling.draws(3, [17])
+    assert torch.equal(whole.start_BLD[17:18], alone.start_BLD)
+    assert torch.equal(whole.times_BS[17:18], alone.times_BS)
+    assert torch.equal(whole.noise(2)[17:18], alone.noise(2))
+    together, apart = sampling.latents(3, range(20), None)[17:18], sampling.latents(3, [17], None)
+    assert torch.allclose(together, apart, rtol=1e-3, atol=1e-3 * float(apart.abs().max()))
+
+
 class Killed(BaseException):
     """Stands for a signal: nothing between here and the test handles it."""
 
