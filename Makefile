@@ -1,6 +1,7 @@
 # The two commands of the README live here; everything runs from .venv.
 #   make quickstart      install, then `elf run quickstart`
 #   make test            format, lint, types, tests
+#   make docs            the pages in docs/ as a site, in ./site
 # PYTHON=python3.12      another interpreter (3.11 or newer; found by itself if it has a usual name)
 # TORCH_INDEX=https://download.pytorch.org/whl/cpu      a small torch for machines without a GPU
 # OWN_TORCH=1            keep the torch (and numpy) that PYTHON already has
@@ -16,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # --no-compile: Python compiles what is imported when it is; compiling all of torch takes longer than installing.
 INSTALL := $(BIN)/python -m pip install -q --no-compile -c $(VENV)/constraints.txt
 
-.PHONY: quickstart test test-slow lint pins clean
+.PHONY: quickstart test test-slow docs lint pins clean
 
 quickstart: $(VENV)/installed
 	$(BIN)/elf run quickstart
@@ -26,6 +27,9 @@ test: lint
 
 test-slow: $(VENV)/developing
 	$(BIN)/pytest -q -m slow -n auto --maxprocesses 2 --dist loadfile --durations 25
+
+docs: $(VENV)/developing
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lint: $(VENV)/developing
 	$(BIN)/ruff check .
