@@ -118,10 +118,7 @@ def _paint_controls(axes: Axes, controls: Sequence[Point], palette: Palette) -> 
         if point.ppl_interval is not None:
             axes.plot([point.entropy] * 2, point.ppl_interval, color=colour, lw=0.9, alpha=0.6)
         axes.plot(point.entropy, point.ppl, marker="D", ms=4.5, mfc="none", mec=colour, ls="none")
-    return [
-        Label(f"{point.run}/{point.name}" if point.run else point.name, point.entropy, point.ppl, colour)
-        for point in controls
-    ]
+    return [Label(point.full_name, point.entropy, point.ppl, colour) for point in controls]
 
 
 def _paint_published(axes: Axes, published: Published, palette: Palette) -> list[Line2D]:

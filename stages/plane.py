@@ -95,7 +95,7 @@ def make_plane(
         references=list(used.values()),
         published=beside,
     )
-    left_out = [f"{point.name} ({point.ppl:,.0f} at {point.entropy:.2f})" for point in far]
+    left_out = [f"{point.full_name} ({point.ppl:,.0f} at {point.entropy:.2f})" for point in far]
     return Plane(drawing, [_read_off(each) for each in crossings], beside, sorted(used), left_out)
 
 

@@ -1,6 +1,6 @@
 """Figures of a training run and of followed texts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -39,6 +39,23 @@ def draw_curve(curve: Curve) -> Drawing:
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
 
     return draw(f"curve-{curve.part}", label, paint)
+
+
+def draw_together(curves: Mapping[str, Curve]) -> Drawing:
+    """One part of the loss of several trainings, by the names they go by."""
+    part = next(iter(curves.values())).part
+
+    def paint(axes: Axes, palette: Palette) -> None:
+        for place, (name, curve) in enumerate(curves.items()):
+            colour = palette.series[place % len(palette.series)]
+            axes.plot(curve.step, curve.mean, color=colour, lw=1.3, label=name)
+            axes.plot(curve.heldout_step, curve.heldout, color=colour, lw=1.0, ls=(0, (3, 2)))
+        axes.set_title(TITLES[part])
+        axes.set_xlabel("step")
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axes.legend(frameon=False, fontsize=7.5, labelcolor=palette.ink)
+
+    return draw(f"curves-{part}", f"{TITLES[part]} over training steps, by run", paint)
 
 
 def draw_levels(levels: Levels) -> Drawing:

@@ -39,6 +39,11 @@ class Point:
     degenerate: bool
     groups: tuple[Array, ...] = ()
 
+    @property
+    def full_name(self) -> str:
+        """What it is called in the table."""
+        return f"{self.run}/{self.name}" if self.run else self.name
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
@@ -93,7 +98,7 @@ def _joined(points: Sequence[Point]) -> list[Series]:
     families = {axis: _families(points, axis) for axis in varying}
     axis = max(varying, key=lambda each: sum(map(len, families[each])), default=None)
     if axis is None or not families[axis]:
-        return [Series(_full_name(point), (point,), (_full_name(point),)) for point in points]
+        return [Series(point.full_name, (point,), (point.full_name,)) for point in points]
     placed = {id(point) for family in families[axis] for point in family}
     rest = [point for point in points if id(point) not in placed]
     return [_series(family, axis) for family in families[axis]] + (_joined(rest) if rest else [])
@@ -125,10 +130,6 @@ def _series(points: Sequence[Point], axis: str) -> Series:
 
 def _at(point: Point, axis: str) -> float:
     return float(point.settings[axis]) if point.settings is not None else 0.0
-
-
-def _full_name(point: Point) -> str:
-    return f"{point.run}/{point.name}" if point.run else point.name
 
 
 def _pair(interval: Sequence[float] | None) -> tuple[float, float] | None:

@@ -14,6 +14,7 @@ from elf.cache.store import Artifact
 from elf.stages.texts import Text, write_texts
 
 CONTROLS = ("real", "unigram")
+SHARED = ("text", "judge", "tokens", "latents", "real", "scores of real")
 
 
 def key_of(name: str) -> str:
@@ -22,10 +23,12 @@ def key_of(name: str) -> str:
 
 
 class RunFolder:
-    """Makes the artifacts a report takes; `inputs` holds them by role. Without steps there is no curve to draw."""
+    """Makes the artifacts a report takes; `inputs` holds them by role. Without steps there is no curve to draw. Two
+    folders of different `salt` are two runs on the same tokens, with the same real text and judge."""
 
-    def __init__(self, root: Path, *, steps: int = 40) -> None:
+    def __init__(self, root: Path, *, steps: int = 40, salt: str = "") -> None:
         self.root = root
+        self.salt = salt
         self.inputs: dict[str, Artifact] = {}
         self.add("fetch", "text", config={"source": "pypi:prose==1.0#text"}, seconds=8.25)
         self.add("fetch", "judge", config={"source": "pypi:judge==1.0#judge.gguf"}, seconds=44)
@@ -60,11 +63,15 @@ class RunFolder:
         seconds: float = 1.0,
     ) -> Artifact:
         """An artifact of the store, its inputs given by name."""
-        keys = {role: key_of(value) for role, value in (inputs or {}).items()}
-        key = key_of(name)
+        keys = {role: self.key(value) for role, value in (inputs or {}).items()}
+        key = self.key(name)
         return make_artifact(
             self.root / stage / key, stage, key=key, facts=facts, config=config, inputs=keys, seconds=seconds
         )
+
+    def key(self, name: str) -> str:
+        """The key of what goes by that name in this run."""
+        return key_of(name if name in SHARED else self.salt + name)
 
     def add_texts(
         self, name: str, texts: list[str], metrics: dict[str, Any], *, source: str | None = None
