@@ -64,6 +64,8 @@ OVERHEAD = {
     "report": 3,
 }
 """Seconds a step takes whatever its size, on the reference: imports, child processes, loading weights."""
+LAUNCHING = 9
+"""Seconds more where sampling launches processes for itself, on the reference."""
 LOADED = 40e6
 """Weights of a judge a second that are brought into memory, on the reference."""
 BYTES_PER_TOKEN = 10
@@ -303,11 +305,14 @@ class Estimator:
         if network is None or count is None:
             return _Cost()
         compute, texts = planned.step.compute, count * len(section.seeds)
-        at_once = SAMPLED_POSITIONS[self.machine.uses_gpu(compute)] // self.length
-        work = sampling(self.experiment, network, section, texts, compute.batch or max(1, at_once))
-        works = [work, following(self.experiment, network, section)]
+        size = compute.batch or max(1, SAMPLED_POSITIONS[self.machine.uses_gpu(compute)] // self.length)
+        work = sampling(self.experiment, network, section, texts, size)
+        busy = min(compute.processes, len(section.seeds) * -(-count // size))  # a batch is one process's
+        work = work._replace(calls=work.calls / busy)
+        seconds = self.machine.seconds(work, compute, processes=busy)
+        seconds += self.machine.seconds(following(self.experiment, network, section), compute)
+        seconds += LAUNCHING / self.machine.pace if compute.several else 0.0
         tokens = texts * self.length
-        seconds = sum(self.machine.seconds(each, compute) for each in works)
         return _Cost(texts, tokens, tokens * BYTES_PER_TOKEN, seconds)
 
     def evaluate(self, planned: Planned, section: Evaluate) -> _Cost:

@@ -65,7 +65,8 @@ def sampling(experiment: Experiment, network: ModelConfig, section: Sample, text
     )
     flops = sample_flops(network, sampler, length, conditioned=experiment.data.train.pairs)
     calls = -(-texts // batch) * (section.steps + 1) * FORWARD_CALLS * (network.depth + 1)
-    return Work(texts * flops, network.hidden, calls=calls, narrow=NETWORK_NARROW)
+    precision = TRAINED_IN[section.precision]
+    return Work(texts * flops, network.hidden, precision, calls=calls, narrow=NETWORK_NARROW)
 
 
 def following(experiment: Experiment, network: ModelConfig, section: Sample) -> Work:

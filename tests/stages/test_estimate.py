@@ -89,6 +89,24 @@ def test_followed_texts_are_sampled_once_more_and_decoded_at_every_reading() -> 
     assert (four - none) / (none - 0.5) == pytest.approx(4 * (16 + 17 * 3) / (64 * (16 + 3)), rel=0.2)
 
 
+def test_processes_that_have_batches_share_the_sampling() -> None:
+    """Of four batches, on eight GPUs."""
+
+    def seconds(*settings: str) -> float:
+        made = estimates(
+            "owt-full", "sample.0.count=256", "sample.0.seeds=[0]", *settings, machine=EIGHT_GPUS
+        )
+        found = next(each.seconds for name, each in made.items() if name.startswith("sample-"))
+        assert found is not None
+        return found
+
+    one, two, eight = (seconds(f"compute.sample.processes={number}") for number in (1, 2, 8))
+    alone, launched = (start / EIGHT_GPUS.pace for start in (0.5, 9.5))
+    assert two - launched == pytest.approx((one - alone) / 2)
+    assert eight - launched == pytest.approx((one - alone) / 4)
+    assert seconds("sample.0.precision=bf16") < one / 2
+
+
 def test_an_encoder_beside_training_costs_its_passes_there() -> None:
     alone, beside = (
         estimates("wmt14-de-en", f"compute.train.source={source}", "train.precision=float32")["train"].seconds
