@@ -1,6 +1,6 @@
 """Scoring texts by a judge against a bare loop of its forward pass over the same texts, longest first.
 
-    .venv/bin/python benchmarks/evaluate.py [--threads 1] [--texts 48]
+    .venv/bin/python benchmarks/evaluate.py [--threads 1] [--texts 32]
 
 The judge is a GPT-2 of 6 layers × 512 with random weights and as many tokens as GPT-2 has; texts are of 5 to 500 of
 its tokens. The product's side is what the evaluate stage does with its judge: tokenise, batch, call, cross-entropy,
@@ -99,7 +99,7 @@ def main() -> None:
         description="Scoring texts against a bare loop of the judge's forward pass."
     )
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--texts", type=int, default=48)
+    parser.add_argument("--texts", type=int, default=32)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     keep_freed_memory()  # as the stage does
@@ -109,7 +109,7 @@ def main() -> None:
         print(
             f"{given.texts} texts, {sides.tokens:,} tokens, {padded / sides.tokens - 1:.1%} padding besides"
         )
-        seconds = medians({"bare forward loop": sides.bare, "evaluate's judge": sides.product}, rounds=1)
+        seconds = medians({"bare forward loop": sides.bare, "evaluate's judge": sides.product}, rounds=2)
         print(f"{'':<20}  {'tokens/s':>8}")
         for side, each in seconds.items():
             print(f"{side:<20}  {sides.tokens / each:>8,.0f}")

@@ -1,6 +1,6 @@
 """The sample stage against a bare loop of the network's calls, and what its decode takes of memory.
 
-    .venv/bin/python benchmarks/sample.py [--threads 1] [--texts 32] [--steps 8]
+    .venv/bin/python benchmarks/sample.py [--threads 1] [--texts 24] [--steps 8]
 
 A network of 256 × 6 layers with t5-small's width and vocabulary and random weights; rows of 128. The stage is timed
 whole: weights read and checked, noise drawn, texts sampled, recorded, read out and written. The bare loop calls the
@@ -112,7 +112,7 @@ def speed(sides: Sides) -> list[Bar]:
     timed = {"bare loop, float32": sides.bare, "stage, float32": sides.stage}
     if has_half():
         timed["stage, bf16"] = lambda: sides.stage("bf16")
-    seconds = medians(timed, rounds=1)
+    seconds = medians(timed, rounds=2)
     calls = sides.steps + 1
     print(f"{'':<20}  {'texts/s':>8}  {'calls of a row/s':>17}")
     for name, each in seconds.items():
@@ -128,7 +128,7 @@ def speed(sides: Sides) -> list[Bar]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="The sample stage against a bare loop of network calls.")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--texts", type=int, default=32)
+    parser.add_argument("--texts", type=int, default=24)
     parser.add_argument("--steps", type=int, default=8)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
