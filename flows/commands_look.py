@@ -75,7 +75,7 @@ def show_run(name: str, *, as_json: bool) -> None:
     out = make_console()
     steps = sorted(record.steps.items(), key=lambda item: item[1].manifest.provenance.started)
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    table.add_column("step", no_wrap=True, max_width=22, overflow="ellipsis")
+    table.add_column("step", max_width=22, overflow="fold")
     for header in ("key", "built (UTC)"):
         table.add_column(header, no_wrap=True)
     for header in ("took", "bytes"):

@@ -32,7 +32,7 @@ def _table(priced: Priced) -> Table:
     states = max(len(row.state) for row in priced.rows)
     left = WIDTH - width - states - len(short(priced.rows[0].estimate.planned.key)) - 2 * 6
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("step", no_wrap=True, max_width=max(12, left), overflow="ellipsis")
+    table.add_column("step", max_width=max(12, left), overflow="fold")
     table.add_column("key", no_wrap=True)
     table.add_column("", no_wrap=True)
     for header in _NUMBERS:
