@@ -25,6 +25,8 @@ OVERLAP_NOTES = {
     "rouge_l_unstemmed": "ROUGE-L, unstemmed",
 }
 """Scores told under the table, with their signatures."""
+NAMED = 3
+"""Rows that a note calls by their names; more are counted."""
 UNPAIRED: Mapping[str, Any] = {"value": None}
 
 
@@ -93,21 +95,26 @@ def score_notes(rows: list[ScoreRow]) -> Iterator[str]:
     else:
         yield "No judge was named: no Gen-PPL; entropy (*) is of the run's own token ids."
     yield from _overlap_notes([row for row in rows if _has_bleu(row)])
-    for row in rows:
-        for fault in row.metrics["degenerate"]:
-            yield f"{row.name} is degenerate: {fault}"
+    for fault, names in _said(rows, "degenerate"):
+        yield f"{_named(names, rows)} {'is' if len(names) == 1 else 'are'} degenerate: {fault}"
     yield from _variety_notes(rows)
-    yield from _warnings(rows)
+    for warning, names in _said(rows, "warnings"):
+        yield f"{_named(names, rows)}: {warning}"
 
 
-def _warnings(rows: list[ScoreRow]) -> Iterator[str]:
-    """Each warning once, with the rows it is about."""
+def _said(rows: list[ScoreRow], what: str) -> Iterator[tuple[str, list[str]]]:
+    """Each warning or fault once, with the rows it is about."""
     said: dict[str, list[str]] = {}
     for row in rows:
-        for warning in row.metrics["warnings"]:
-            said.setdefault(warning, []).append(row.name)
-    for warning, names in said.items():
-        yield f"{'all rows' if len(names) == len(rows) > 1 else ', '.join(names)}: {warning}"
+        for each in row.metrics[what]:
+            said.setdefault(each, []).append(row.name)
+    yield from said.items()
+
+
+def _named(names: list[str], rows: list[ScoreRow]) -> str:
+    if len(names) == len(rows) > 1:
+        return "all rows"
+    return ", ".join(names) if len(names) <= NAMED else f"{len(names)} rows"
 
 
 def _variety_notes(rows: list[ScoreRow]) -> Iterator[str]:
