@@ -3,9 +3,12 @@
 import json
 import math
 import re
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import pytest
+from browser import BROWSER, OVERFLOWING, ask_page
 from judging import make_context
 from run_folder import RunFolder, made_up_metrics
 
@@ -19,11 +22,15 @@ SDE = {
 HELDOUT = {"control": "real", "split": "validation", "share": None}
 
 
-def page_of(folder: RunFolder, out: Path, **settings: Any) -> str:
-    """The words of the page."""
+def write(folder: RunFolder, out: Path, **settings: Any) -> str:
     section = ReportStep(experiment="demo", report=Report.model_validate({"samples": 1, **settings}))
     report.run(section, make_context(out, folder.inputs))
-    text = re.sub(r"<(style|svg)>?.*?</\1>", "", (out / "report.html").read_text(), flags=re.DOTALL)
+    return (out / "report.html").read_text()
+
+
+def page_of(folder: RunFolder, out: Path, **settings: Any) -> str:
+    """The words of the page."""
+    text = re.sub(r"<(style|svg)>?.*?</\1>", "", write(folder, out, **settings), flags=re.DOTALL)
     return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", text))
 
 
@@ -86,3 +93,39 @@ def test_published_scores_of_pairs(tmp_path: Path):
     said = page_of(folder, tmp_path / "out", published="xsum")
     assert "ELF-B, ODE, 64 steps, w 2, ω 1 36.0 12.2 27.8" in said
     assert "No row above" not in said
+
+
+OVERLAPPING = """(() => {
+  const found = [...document.querySelectorAll(".plots.one svg text")];
+  const words = found.map(e => [e.textContent, e.getBoundingClientRect()]);
+  const on = (a, b) => a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1;
+  const pairs = words.flatMap(([a, at], i) =>
+    words.slice(i + 1).filter(([, other]) => on(at, other)).map(([b]) => a + "|" + b));
+  return words.length + " words, overlapping: " + pairs.join(", ");
+})()"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
+def test_a_sweep_of_twenty_four_is_legible_in_a_browser(tmp_path: Path):
+    folder = RunFolder(tmp_path / "store", steps=0)
+    for steps, gamma, guidance in product((8, 16, 32, 64), (0.5, 1.5), (1.0, 2.0, 3.0)):
+        settings = SDE | {"steps": steps, "gamma": gamma, "guidance": guidance}
+        ppl, entropy = (
+            25 + (200 + 600 / steps - 30 * gamma) / guidance**2,
+            5.5 - 0.15 * guidance + steps / 1000,
+        )
+        add(
+            folder,
+            f"sde-steps={steps}-guidance={guidance:g}-gamma={gamma:g}",
+            ppl,
+            entropy,
+            settings,
+            "GPT-2 large",
+        )
+    add(folder, "real", 24.0, 5.2, HELDOUT, "GPT-2 large")
+    page = write(folder, tmp_path / "out", published="owt").replace("<details", "<details open")
+    for width in (1280, 390):
+        assert ask_page(tmp_path, page, width, OVERFLOWING) == f"fits {width}"
+        count, _, pairs = ask_page(tmp_path, page, width, OVERLAPPING).partition(" words, overlapping: ")
+        assert (int(count) > 45, pairs) == (True, "")

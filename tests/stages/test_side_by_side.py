@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from browser import BROWSER, OVERFLOWING, ask_page
 from run_folder import RunFolder, made_up_metrics
 
 from elf.pipeline.config import load_experiment
@@ -113,3 +114,12 @@ def test_hostile_names_and_texts_stay_words(tmp_path: Path):
     html = compose_runs(runs).html
     assert evil not in html
     assert "&lt;script&gt;alert(1)" in html
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
+@pytest.mark.parametrize("width", [1280, 390])
+def test_nothing_overflows_in_a_browser(tmp_path: Path, width: int):
+    names = [f"a-run-of-a-rather-long-name-{number}" for number in range(3)]
+    runs = [make_run(tmp_path, name, f"train.steps={len(name)}", f"data.train.text={name}") for name in names]
+    assert ask_page(tmp_path, compose_runs(runs).html, width, OVERFLOWING) == f"fits {width}"
