@@ -8,6 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from elf.stages.intervals import FEW
+
 COUNTS = ("Empty", "Duplicates", "n", "Scored tokens")
 """Columns of counts; n is texts, or seeds × texts per seed."""
 
@@ -52,6 +54,8 @@ class Table:
     judge: Mapping[str, Any] | None
     columns: tuple[Column, ...]
     rows: list[Row] = field(default_factory=list)
+    signatures: dict[str, str] = field(default_factory=dict)
+    """What computed BLEU and ROUGE, by their headings."""
 
     @property
     def heads(self) -> list[str]:
@@ -121,7 +125,16 @@ def make_tables(
             columns = columns_of(judge, copy_score, paired=paired)
             table = tables.setdefault(f"{key} {copy_score}", Table(judge, columns))
             table.rows.append(_row(name, metrics, table.columns, control))
+            table.signatures.update(_signatures(metrics))
     return list(tables.values())
+
+
+def _signatures(metrics: Mapping[str, Any]) -> dict[str, str]:
+    scores = metrics["scores"]
+    told = {
+        column.head: scores[column.score].get("signature") for column in OVERLAP if column.score in scores
+    }
+    return {head: signature for head, signature in told.items() if signature}
 
 
 def describe_settings(settings: Mapping[str, Any] | None, *, without: Collection[str] = ()) -> str:
@@ -172,7 +185,7 @@ def _row(name: str, metrics: Mapping[str, Any], columns: Sequence[Column], contr
     cells += [
         Cell(f"{counts['empty']:,}"),
         Cell(f"{counts['duplicates']:,}"),
-        Cell(f"{seeds}{counts['texts'] // counts['seeds']:,}"),
+        Cell(f"{seeds}{counts['texts'] // counts['seeds']:,}", f"< {FEW}" if counts["texts"] < FEW else ""),
         Cell(f"{tokens:,}") if tokens is not None else Cell("–", reason="no judge"),
     ]
     detail = (describe_control if control else describe_settings)(metrics["settings"])

@@ -154,6 +154,7 @@ def test_gen_ppl_never_stands_without_its_guards(built: Path):
         "3.00±0.01 SE_seed\n±0.03 SE_item", "2.90", "0.410", "0.820", "31.4", "1.2 %", "0.4 %", "2", "3", "6 × 64",
         "11,904",
     ]  # fmt: skip
+    assert [row[-2] for row in body[1:]] == ["64< 200"] * 3, "a warning beside the number"
     assert all(len(row) == len(head) and all(cell.strip() for cell in row) for row in body)
 
 
