@@ -27,6 +27,8 @@ OVERLAP_NOTES = {
 """Scores told under the table, with their signatures."""
 NAMED = 3
 """Rows that a note calls by their names; more are counted."""
+LISTED = 8
+"""Rows whose self-BLEU is told under the table."""
 UNPAIRED: Mapping[str, Any] = {"value": None}
 
 
@@ -121,7 +123,9 @@ def _variety_notes(rows: list[ScoreRow]) -> Iterator[str]:
     """Self-BLEU, which means nothing without the number of its references."""
     scores = {row.name: row.metrics["scores"].get("self_bleu", UNPAIRED) for row in rows}
     known = {name: score for name, score in scores.items() if score["value"] is not None}
-    if known:
+    if len(known) > LISTED:
+        yield "Self-BLEU of each row stands in the report."
+    elif known:
         values = ", ".join(
             f"{name} {_number(score['value'], 3)} (of {score['references']})" for name, score in known.items()
         )

@@ -16,7 +16,8 @@ SDE = {
     ("changes", "said"),
     [
         ({}, "SDE · 16 steps · ω 2 · γ 1.5 · EMA weights"),
-        ({"grid": "uniform", "sde_form": "paper"}, "SDE · 16 steps · uniform grid · ω 2 · γ 1.5 · paper form · EMA weights"),
+        ({"grid": "uniform"}, "SDE · 16 steps · uniform grid · ω 2 · γ 1.5 · EMA weights"),
+        ({"sde_form": "variance_matched"}, "SDE · 16 steps · ω 2 · γ 1.5 · variance matched form · EMA weights"),
         ({"method": "ode", "input_guidance": 2.0, "weights": "raw"}, "ODE · 16 steps · ω 2 · w 2 · raw weights"),
         ({"precision": "bf16"}, "SDE · 16 steps · ω 2 · γ 1.5 · bf16 · EMA weights"),
     ],
