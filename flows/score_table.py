@@ -94,6 +94,7 @@ def score_notes(rows: list[ScoreRow]) -> Iterator[str]:
     judges = {row.metrics["judge"]["name"] for row in rows if row.metrics["judge"] is not None}
     if judges:
         yield f"Gen-PPL ({', '.join(sorted(judges))}), lower is more fluent; entropy in nats."
+        yield from _guard_notes([row for row in rows if row.metrics["judge"] is not None])
     else:
         yield "No judge was named: no Gen-PPL; entropy (*) is of the run's own token ids."
     yield from _overlap_notes([row for row in rows if _has_bleu(row)])
@@ -102,6 +103,18 @@ def score_notes(rows: list[ScoreRow]) -> Iterator[str]:
     yield from _variety_notes(rows)
     for warning, names in _said(rows, "warnings"):
         yield f"{_named(names, rows)}: {warning}"
+
+
+def _guard_notes(rows: list[ScoreRow]) -> Iterator[str]:
+    """What a perplexity is not to be read without and has no column: its tokens; repeats where BLEU has their place."""
+    if len(rows) > LISTED:
+        yield "Scored tokens of each row stand in the report."
+        return
+    tokens = ", ".join(f"{row.name} {row.metrics['counts']['scored_tokens']:,}" for row in rows)
+    yield f"Scored tokens: {tokens}"
+    if paired := [row for row in rows if _has_bleu(row)]:
+        repeats = (f"{row.name} {_percent(row.metrics['scores']['repeats_4']['value'])}" for row in paired)
+        yield f"Repeated 4-grams: {', '.join(repeats)}"
 
 
 def _said(rows: list[ScoreRow], what: str) -> Iterator[tuple[str, list[str]]]:

@@ -21,9 +21,14 @@ GOOD = ["the nation is at peace with all the world", "we have paid the public de
 DULL = ["the the the the the the the the the"] * 2
 
 
-def metrics(texts: list[str], *, judge: str | None, stage: str) -> dict[str, Any]:
+def metrics(
+    texts: list[str], *, judge: str | None, stage: str, references: list[str] | None = None
+) -> dict[str, Any]:
     """What ``metrics.json`` holds for ``texts``, each judged alike."""
-    made = [Text(i, 0, text, tuple(range(len(text.split())))) for i, text in enumerate(texts)]
+    made = [
+        Text(i, 0, text, tuple(range(len(text.split()))), reference=references[i] if references else None)
+        for i, text in enumerate(texts)
+    ]
     judged = None
     if judge is not None:
         one = {"nll": 30.0, "counted": 9, "tokens": 10, "entropy": 2.1, "truncated": False, "end_marks": 0}
@@ -65,6 +70,21 @@ def test_samples_stand_before_controls_and_fit_80_columns(tmp_path: Path) -> Non
     assert max(map(len, text.splitlines())) <= 80
     assert "28.0" in text  # exp(30 / 9)
     assert next(score_notes(rows)).startswith("Gen-PPL (Judge)")
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_a_perplexity_never_stands_alone(tmp_path: Path, paired: bool) -> None:
+    """Beside it: entropy, repeats, empties, tokens that were scored."""
+    references = GOOD if paired else None
+    row = ScoreRow("sde", metrics([GOOD[0], ""], judge="Judge", stage="sample", references=references))
+    told = " ".join(shown([row]).splitlines()[0].split())
+    notes = list(score_notes([row]))
+    assert {"Gen-PPL", "entropy", "empty", "texts"} <= set(told.split())
+    assert "Scored tokens: sde 9" in notes
+    assert ("repeats" in told) != paired
+    assert ("Repeated 4-grams: sde 0.0 %" in notes) == paired
+    many = [ScoreRow(f"r{i}", row.metrics) for i in range(9)]
+    assert "Scored tokens of each row stand in the report." in list(score_notes(many))
 
 
 def test_without_a_judge_there_is_no_perplexity_and_it_says_so(tmp_path: Path) -> None:

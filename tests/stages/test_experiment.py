@@ -9,7 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from elf.pipeline.plan import Plan
-from elf.stages.config import Experiment
+from elf.pipeline.section import RUNTIME
+from elf.stages.config import Experiment, Sample
 from elf.stages.experiment import plan_experiment
 
 
@@ -72,6 +73,30 @@ def test_a_seed_that_torch_does_not_take_is_refused_at_once(settings: dict[str, 
 def test_what_an_encode_cannot_vary_cannot_be_asked_for(settings: dict[str, Any], setting: str) -> None:
     with pytest.raises(ValidationError, match=rf"encode\.{setting}"):
         planned(settings, **{f"encode__{setting}": "left"})
+
+
+CHANGED: dict[str, Any] = {
+    "method": "sde", "steps": 7, "grid": "uniform", "guidance": 2.0, "gamma": 0.5, "input_guidance": 2.0,
+    "sde_form": "paper", "weights": "raw", "precision": "bf16", "count": 9, "seeds": [4], "split": "test",
+    "trajectories": 3,
+}  # fmt: skip
+WRITTEN_OUT = {"over"}
+"""Settings that are gone once the configuration is read."""
+
+
+def test_whatever_makes_other_texts_changes_their_key_and_that_of_their_scores(
+    settings: dict[str, Any],
+) -> None:
+    named = {
+        name for name, field in Sample.model_fields.items() if RUNTIME not in field.metadata
+    } - WRITTEN_OUT
+    assert named == set(CHANGED)
+    base = planned(settings)
+    for name, value in CHANGED.items():
+        other = planned(settings, sample=[settings["sample"][0] | {name: value}])
+        for step in ("sample-ode", "evaluate-ode"):
+            assert other[step].key != base[step].key, f"{name} {step}"
+        assert other["train"].key == base["train"].key
 
 
 def test_how_it_is_computed_changes_no_key(settings: dict[str, Any]) -> None:
