@@ -14,9 +14,8 @@ from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.runs import PAGE, RESOLVED, RunRecord, read_run
 from elf.stages.config import Experiment
 
-ROLES = {"train": "train", "tokenize": "tokens", "encode": "latents"}
-"""Roles of the report stage's inputs by the steps of a run."""
-KINDS = {"sample-": "samples/", "control-": "controls/"}
+ROLES = {"train": "train", "tokens": "tokenize", "latents": "encode"}
+"""Steps of a run by the roles of the report stage's inputs, but for texts and their scores."""
 NEEDED = ("train", "tokenize")
 LONGEST = 100
 """Letters of a folder's name."""
@@ -57,7 +56,11 @@ def _write(records: Sequence[RunRecord], folder: Path, *, alone: bool) -> Path:
     from elf.stages.report import compose
     from elf.stages.side_by_side import Run, compose_runs
 
-    runs = [Run(record.name, _experiment(record), inputs_of(record)) for record in records]
+    runs = [
+        Run(record.name, experiment, inputs_of(record, experiment))
+        for record in records
+        for experiment in [load_experiment(str(record.path / RESOLVED), Experiment, [], shipped_folder())]
+    ]
     if len(runs) > 1:
         return compose_runs(runs).write(folder)
     run = runs[0]
@@ -65,24 +68,20 @@ def _write(records: Sequence[RunRecord], folder: Path, *, alone: bool) -> Path:
     return (Page(page.html, ()) if alone else page).write(folder)
 
 
-def _experiment(record: RunRecord) -> Experiment:
-    return load_experiment(str(record.path / RESOLVED), Experiment, [], shipped_folder())
-
-
-def inputs_of(record: RunRecord) -> Mapping[str, Artifact]:
-    """What of a run the report stage would be given. Raises Failed where there is too little for a page."""
+def inputs_of(record: RunRecord, experiment: Experiment) -> Mapping[str, Artifact]:
+    """What of a run the report stage would be given, in the order of its configuration. Raises Failed where there is
+    too little for a page."""
     steps = record.steps
     if missing := [name for name in NEEDED if name not in steps]:
         raise Failed(
             f"The run '{record.name}' has no finished step {missing[0]} in the store, so there is nothing to report: "
             "run it again with `elf run`, with the settings of its experiment.yaml."
         )
-    found = {role: steps[name] for name, role in ROLES.items() if name in steps}
-    for name, artifact in steps.items():
-        for kind, role in KINDS.items():
-            if name.startswith(kind):
-                text = name.removeprefix(kind)
-                found[role + text] = artifact
-                if (scores := steps.get(f"evaluate-{text}")) is not None:
-                    found[f"scores/{text}"] = scores
-    return found
+    texts = {f"samples/{each.name}": f"sample-{each.name}" for each in experiment.sample}
+    texts |= {f"controls/{each.kind}": f"control-{each.kind}" for each in experiment.evaluate.controls}
+    wanted = ROLES | texts
+    for role in texts:
+        name = role.partition("/")[2]
+        if texts[role] in steps:
+            wanted[f"scores/{name}"] = f"evaluate-{name}"
+    return {role: steps[step] for role, step in wanted.items() if step in steps}

@@ -26,13 +26,15 @@ SDE = {
 def make_run(root: Path, name: str) -> Path:
     """`runs/NAME` as a finished run leaves it, but for the report."""
     made = RunFolder(root / "store", steps=0, salt=name)
-    made.add_texts("sde", [f"made by {name}"], made_up_metrics(None, judge=None, settings=SDE))
+    for setting in ("sde", "ode", "sde-9"):
+        made.add_texts(setting, [f"made by {name}"], made_up_metrics(None, judge=None, settings=SDE))
     folder = root / "runs" / name
     folder.mkdir(parents=True)
     for role, artifact in made.inputs.items():
         kind, _, text = role.partition("/")
         (folder / (f"{KINDS[kind]}-{text}" if text else STEPS[role])).symlink_to(artifact.path)
-    experiment = load_experiment("tiny", Experiment, [f"name={name}"], SHIPPED)
+    settings = "sample=[{name: sde}, {name: sde-9}, {name: ode}]"
+    experiment = load_experiment("tiny", Experiment, [f"name={name}", settings], SHIPPED)
     (folder / "experiment.yaml").write_text(yaml.safe_dump(experiment.model_dump(mode="json")))
     return folder
 
@@ -80,6 +82,10 @@ def test_several_runs_share_one_page(home: Path):
     page = (home / "runs" / "one+two" / "report.html").read_text()
     assert "made by one" in page
     assert "made by two" in page
+    rows = re.findall(r'<span class="name">([^<]*)</span>', page)
+    assert rows == [f"{run}/{name}" for run in ("one", "two") for name in ("sde", "sde-9", "ode")], (
+        "as configured"
+    )
     assert "one+two" not in CliRunner().invoke(app, ["runs"]).output, "it is no run"
 
 
