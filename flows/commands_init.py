@@ -24,7 +24,7 @@ def make_project(folder: str) -> None:
     place = Path(folder)
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise Misconfigured(f"{place.absolute()} is there and not empty; name a new folder: elf init mine.")
-    templates = files("elf.configs") / "project"
+    templates = files("elf.configs") / "own-project"
     make_folder(place / TEXTS.parent)
     lines = [json.dumps({"id": name, "text": text}, ensure_ascii=False) for name, text in example_texts()]
     write_atomic(place / TEXTS, "\n".join(lines) + "\n")

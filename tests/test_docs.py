@@ -16,7 +16,7 @@ from elf.flows.arguments import spread
 from elf.flows.cli import app
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "configs/project/README.md"]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "configs/own-project/README.md"]
 
 
 def commands() -> Iterator[tuple[str, str]]:
