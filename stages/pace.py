@@ -41,7 +41,7 @@ class Pacer:
     """What is shown of the speed while a run goes: the mean of its last steps."""
 
     def __init__(self, effort: Effort) -> None:
-        self._effort = effort
+        self.effort = effort
         self._recent: deque[float] = deque(maxlen=RECENT)
 
     def add(self, seconds: float) -> dict[str, str]:
@@ -49,8 +49,8 @@ class Pacer:
         self._recent.append(seconds)
         mean = sum(self._recent) / len(self._recent)
         return {
-            "tok/s": amount_text(round(self._effort.tokens / mean)),
-            "mfu": percent(self._effort.mfu(mean)),
+            "tok/s": amount_text(round(self.effort.tokens / mean)),
+            "mfu": percent(self.effort.mfu(mean)),
         }
 
 

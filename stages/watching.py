@@ -11,7 +11,7 @@ from elf.stages.config import Train
 from elf.stages.effort import weigh_step
 from elf.stages.glimpses import Glimpses
 from elf.stages.latents import LatentRows
-from elf.stages.pace import Effort, Pacer
+from elf.stages.pace import Pacer
 from elf.stages.sources import train_compute
 from elf.stages.team import Team
 from elf.stages.tracking import Tracker, open_tracker
@@ -30,7 +30,6 @@ class Watch:
     journal: Journal
     bar: Bar
     tracker: Tracker
-    effort: Effort | None
     pacer: Pacer | None
     glimpses: Glimpses | None
 
@@ -46,8 +45,8 @@ class Watch:
         self.write(line)
         step, shown = line["step"], {name: line[name] for name in ("loss", *SHOWN)}
         assert isinstance(step, int)
-        if self.effort is not None and self.pacer is not None:
-            self.tracker.log(step, self.effort.line(seconds))
+        if self.pacer is not None:
+            self.tracker.log(step, self.pacer.effort.line(seconds))
             pace = self.pacer.add(seconds)
             shown = {"loss": shown["loss"], **pace, **shown}
         self.bar.advance(
@@ -61,8 +60,8 @@ class Watch:
 
     def time(self, step: int, *, seconds: float, waited: float, beside: float) -> None:
         """A line of ``timing.jsonl``: of the step, of that for its rows, and of what was done after it."""
-        if self.effort is not None:
-            speed = self.effort.line(seconds)
+        if self.pacer is not None:
+            speed = self.pacer.effort.line(seconds)
             self.journal.time(step, seconds=seconds, waited=waited, beside=round(beside, 6), **speed)
 
 
@@ -81,9 +80,9 @@ def open_watch(
     """Of a run of ``total`` steps that begins, or goes on, at ``state``; ``kept`` bytes of its metrics stay. Samples of
     pairs are conditioned on ``rows``."""
     compute = train_compute(context.compute)
-    effort, glimpses, tracker = None, None, Tracker()
+    pacer, glimpses, tracker = None, None, Tracker()
     if team.writes:
-        effort = weigh_step(section, context, card, team)
+        pacer = Pacer(weigh_step(section, context, card, team))
         settings = section.model_dump(mode="json")
         tracker = open_tracker(compute.tracker, context, step=state.step, settings=settings)
         if compute.samples is not None:
@@ -99,5 +98,4 @@ def open_watch(
     bar = context.progress.bar("train", total, unit="steps", done=state.step)
     journal = Journal(context.out, context.aux, keep=kept, writes=team.writes)
     with tracker, bar as shown, journal:
-        pacer = None if effort is None else Pacer(effort)
-        yield Watch(journal, shown, tracker, effort, pacer, glimpses)
+        yield Watch(journal, shown, tracker, pacer, glimpses)
