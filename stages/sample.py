@@ -74,8 +74,8 @@ def sample_all(sampling: Sampling, batches: Sequence[Batch], context: StageConte
     total = sum(len(each.places) for each in batches)
     if len(batches) < team.size:
         context.progress.note(
-            f"{len(batches)} batches for {team.size} processes: some have nothing to do. Set compute.sample.batch to "
-            f"{max(1, total // team.size)} or less."
+            f"There is a batch for {len(batches)} of the {team.size} processes only; compute.sample.batch at "
+            f"{max(1, total // team.size)} or less has work for all."
         )
     with context.progress.bar("sample", total, unit="texts", done=len(made)) as bar:
         for first in range(0, len(missing), team.size):

@@ -96,7 +96,7 @@ def test_two_processes_give_one_text_per_pair(tmp_path: Path, lock: int) -> None
     run_child(SAMPLE, section, two(tmp_path / "two", pairs, said, batch=4), lock=lock)
     assert_same(tmp_path / "two", tmp_path / "one")
     assert [each.id for each in read_texts(tmp_path / "two" / "samples.jsonl")] == list(range(9))
-    assert "nothing to do" not in said.getvalue()
+    assert "processes only" not in said.getvalue()
 
 
 @pytest.mark.slow
@@ -137,5 +137,7 @@ def test_a_process_that_refuses_leaves_no_other_waiting(
         run_child(GRIEVED, setting(**MANY), two(out, text), lock=lock)
     assert time.monotonic() - began < PATIENCE
     assert len(list((out / "parts").glob("*.json"))) >= 2
-    run_child(SAMPLE, setting(**MANY), two(out, text, batch=7), lock=lock)
+    said = io.StringIO()
+    run_child(SAMPLE, setting(**MANY), two(out, text, said, batch=7), lock=lock)
     assert_same(out, alone)
+    assert "processes only" not in said.getvalue()
