@@ -107,13 +107,14 @@ def elf(
                 refuse_missing(request.experiment.compute.train.tracker)
             forced = request.plan.select_all(_listed(force))
             request = price(request, steps, forced=forced, remote=remote, warn=get_run_logger().warning)
+            folder = RunFolder(RUNS, request.experiment.name, request.experiment, request.plan)
         except REFUSALS as error:
             return FailedState(message=str(error))
         show_settings(request)
         if request.source is not None and request.trains(steps):
             get_run_logger().info(str(request.source))
         with request.store.using(request.plan.places()):
-            return _run(Work(request, remote, alone=only is not None), steps, forced)
+            return _run(Work(request, folder, remote, alone=only is not None), steps, forced)
 
 
 @contextmanager
@@ -166,10 +167,9 @@ def _finish(work: "Work") -> State[Any]:
 class Work:
     """What the tasks of one flow run share; it never leaves the process. ``alone``: no step builds its inputs."""
 
-    def __init__(self, request: Request, remote: Elsewhere, *, alone: bool) -> None:
-        self.request, self.remote, self.alone = request, remote, alone
+    def __init__(self, request: Request, folder: RunFolder, remote: Elsewhere, *, alone: bool) -> None:
+        self.request, self.folder, self.remote, self.alone = request, folder, remote, alone
         self.outcomes: dict[str, Outcome] = {}
-        self.folder = RunFolder(RUNS, request.experiment.name, request.experiment, request.plan)
 
     def build(self, step: str, *, force: bool) -> Outcome:
         """One step, and what it needs after all where the remote that held it does not bring it."""

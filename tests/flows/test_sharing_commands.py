@@ -189,11 +189,13 @@ def test_a_flow_builds_what_the_remote_does_not_bring(
     monkeypatch.setattr(experiment, "FlowProgress", lambda step: LineProgress(every=1e9))
     said: list[str] = []
     request = Request(cast("Any", None), toy_plan(), Store(here / "another"))
-    work = experiment.Work(request, elsewhere(said.append), alone=alone)
+    folder = RunFolder(Path("runs"), "toys", toy_stages.Words(), toy_plan())
+    work = experiment.Work(request, folder, elsewhere(said.append), alone=alone)
     outcome = work.build("count", force=False)
     assert not outcome.reused
     assert json.loads((outcome.artifact.path / "count.json").read_text()) == 3.0
     assert work.outcomes["words"].pulled
+    assert Path("runs/toys/count").readlink().name == outcome.artifact.path.name
     assert len(said) == 1
 
 
