@@ -26,6 +26,8 @@ BRIEF = 42
 """Letters of a name of which two stand side by side in the legend."""
 FAR = 3.0
 """Times the largest Gen-PPL of a setting."""
+FAINT = 0.35
+"""Opacity of points of degenerate texts."""
 SMALL = 7.5
 """Size of labels, points."""
 
@@ -107,8 +109,11 @@ def _paint_series(axes: Axes, series: Series, colour: str, marker: str) -> list[
             axes.plot([point.entropy] * 2, point.ppl_interval, color=colour, lw=0.9, alpha=0.5)
         if point.entropy_interval is not None:
             axes.plot(point.entropy_interval, [point.ppl] * 2, color=colour, lw=0.9, alpha=0.5)
-    name = series.name if many else None
-    axes.plot(entropies, ppls, color=colour, lw=1.3, marker=marker, ms=4.5, label=name)
+    sound = [place for place, point in enumerate(series.points) if not point.degenerate]
+    style = {"color": colour, "marker": marker, "ms": 4.5}
+    axes.plot(entropies, ppls, lw=1.3, markevery=sound, label=series.name if many else None, **style)
+    faint = [(point.entropy, point.ppl) for point in series.points if point.degenerate]
+    axes.plot([x for x, _ in faint], [y for _, y in faint], ls="none", alpha=FAINT, **style)
     return [Label(*each, colour) for each in zip(series.labels, entropies, ppls, strict=True)]
 
 
