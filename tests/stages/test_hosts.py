@@ -2,7 +2,6 @@
 
 import io
 import os
-import socket
 import subprocess
 import threading
 import time
@@ -11,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from toy_training import TRAIN, Corpus, Size
+from toy_training import TRAIN, Corpus, Size, config_file
 
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.launch import run_child
@@ -60,17 +58,6 @@ def context_of(corpus: Corpus, out: Path, said: io.StringIO | None = None, **com
     out.mkdir(exist_ok=True)
     settings = TrainCompute(device="cpu", threads=1, **compute)
     return StageContext(out, corpus.inputs, settings, LineProgress(said or io.StringIO()))
-
-
-def config_file(folder: Path, *, hosts: int = 1) -> str:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    told = {"distributed_type": "MULTI_GPU", "use_cpu": False, "mixed_precision": "no", "num_processes": 2}
-    place = {"num_machines": hosts, "machine_rank": 0, "main_process_ip": "127.0.0.1"}
-    path = folder / "cluster.yaml"
-    path.write_text(yaml.safe_dump({**told, **place, "main_process_port": port}))
-    return str(path)
 
 
 def metrics(context: StageContext) -> list[Mapping[str, Any]]:

@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from judging import make_context
 from toy_sampling import make_pairs, make_text, setting
+from toy_training import config_file
 
+from elf.cache.files import make_folder
 from elf.cache.store import Artifact
 from elf.pipeline.errors import Failed
 from elf.pipeline.launch import run_child
@@ -20,6 +23,7 @@ from elf.pipeline.stage import Compute, StageContext
 from elf.stages import sample
 from elf.stages.compute import SampleCompute
 from elf.stages.experiment import SAMPLE, TRAIN
+from elf.stages.sampled import cut
 from elf.stages.texts import read_texts
 
 SUPPORT = Path(__file__).parent.parent / "support"
@@ -51,10 +55,14 @@ def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 
 def two(
-    out: Path, inputs: Mapping[str, Artifact], said: io.StringIO | None = None, batch: int = 10
+    out: Path,
+    inputs: Mapping[str, Artifact],
+    said: io.StringIO | None = None,
+    batch: int = 10,
+    config: str | None = None,
 ) -> StageContext:
     out.mkdir(exist_ok=True)
-    compute = SampleCompute(device="cpu", threads=1, batch=batch, processes=2)
+    compute = SampleCompute(device="cpu", threads=1, batch=batch, processes=2, accelerate_config=config)
     return StageContext(out, inputs, compute, LineProgress(said or io.StringIO()))
 
 
@@ -89,11 +97,15 @@ def test_two_processes_make_the_texts_of_one(
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_two_processes_give_one_text_per_pair(tmp_path: Path, lock: int) -> None:
-    """A process without a batch in the last turn besides."""
+    """Going on from what one process made; both are started by a config file."""
     pairs, said = make_pairs(tmp_path), io.StringIO()
     section = setting(method="ode", input_guidance=2.0, seeds=(3,), trajectories=5)
     sample.run(section, make_context(tmp_path / "one", pairs, batch=4))
-    run_child(SAMPLE, section, two(tmp_path / "two", pairs, said, batch=4), lock=lock)
+    context = two(tmp_path / "two", pairs, said, batch=4, config=config_file(tmp_path))
+    sampling, _ = sample.prepare(section, context, torch.device("cpu"))
+    sample.sample_batch(sampling, cut((3,), 9, 3)[1], make_folder(context.out / "parts"))
+    run_child(SAMPLE, section, context, lock=lock)
+    assert "sample: 9 of 9 texts" in said.getvalue()
     assert_same(tmp_path / "two", tmp_path / "one")
     assert [each.id for each in read_texts(tmp_path / "two" / "samples.jsonl")] == list(range(9))
     assert "processes only" not in said.getvalue()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import yaml
 
 from elf.cache.files import crc32c
 from elf.cache.layout import ArrayLayout, RaggedLayout
@@ -253,6 +255,18 @@ def launch(job: Path, processes: int, *, code: int = 0, **environment: str) -> s
     said, _ = process.communicate(timeout=280)
     assert process.returncode == code, said
     return said
+
+
+def config_file(folder: Path, *, hosts: int = 1) -> str:
+    """An accelerate config file for two CPU processes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    told = {"distributed_type": "MULTI_GPU", "use_cpu": False, "mixed_precision": "no", "num_processes": 2}
+    place = {"num_machines": hosts, "machine_rank": 0, "main_process_ip": "127.0.0.1"}
+    path = folder / "cluster.yaml"
+    path.write_text(yaml.safe_dump({**told, **place, "main_process_port": port}))
+    return str(path)
 
 
 def flat(line: Mapping[str, Any]) -> dict[str, float]:
