@@ -20,6 +20,7 @@ import torch
 from measuring import Bar, finish, medians
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from transformers.utils.logging import disable_progress_bar
 
 from elf.cache.files import make_folder
 from elf.pipeline.progress import LineProgress
@@ -35,6 +36,7 @@ SHORTEST, LONGEST = 5, 500
 
 def make_judge(folder: Path) -> Judge:
     """Every word is a token of its own."""
+    disable_progress_bar()
     pieces = {f"w{number}": number for number in range(1, VOCABULARY)} | {"<|endoftext|>": 0}
     plain = Tokenizer(models.WordLevel(pieces, unk_token="<|endoftext|>"))
     plain.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
