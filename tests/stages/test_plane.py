@@ -64,12 +64,6 @@ def test_swept_settings_are_read_off_at_the_entropy_of_real_text(tmp_path: Path)
     assert "published" not in said
 
 
-def test_another_entropy_may_be_asked_for_and_is_not_extrapolated_to(tmp_path: Path):
-    said = page_of(swept(tmp_path / "store", "SmolLM2-135M"), tmp_path / "out", entropy=4.5)
-    assert "At 4.50 nats as asked for" in said
-    assert "SDE · 16 steps · γ 1.5 4.50 – – outside the measured range, 5.00 to 5.40 nats" in said
-
-
 def test_published_numbers_are_drawn_under_their_own_judge_and_named(tmp_path: Path):
     said = page_of(swept(tmp_path / "store", "GPT-2 large"), tmp_path / "out", published="owt")
     assert "Hollow and dashed: published by others, not measured here." in said
@@ -80,11 +74,13 @@ def test_published_numbers_are_drawn_under_their_own_judge_and_named(tmp_path: P
     assert "do not compare" not in said
 
 
-def test_under_another_judge_they_stand_apart_with_a_warning(tmp_path: Path):
+def test_under_another_judge_they_stand_apart_and_another_entropy_is_not_extrapolated_to(tmp_path: Path):
     folder = swept(tmp_path / "store", "SmolLM2-135M")
-    said = page_of(folder, tmp_path / "out", published="owt")
+    said = page_of(folder, tmp_path / "out", published="owt", entropy=4.5)
     assert "Hollow and dashed" not in said
     assert "No row above was judged by GPT-2 large over 1,024 tokens: these numbers do not compare" in said
+    assert "At 4.50 nats as asked for" in said
+    assert "SDE · 16 steps · γ 1.5 4.50 – – outside the measured range, 5.00 to 5.40 nats" in said
 
 
 def test_published_scores_of_pairs(tmp_path: Path):

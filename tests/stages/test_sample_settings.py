@@ -100,8 +100,8 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, entry: dict[str, Any], s
 
 
 def test_a_product_that_nobody_could_write_out_is_refused_at_once(tmp_path: Path):
-    huge = {name: [*range(1, 200)] for name in ("steps", "guidance", "gamma", "input_guidance")}
-    with pytest.raises(Misconfigured, match="1,568,239,201 sampling settings"):
+    huge = {name: [*range(1, 31)] for name in ("steps", "guidance", "gamma", "input_guidance")}
+    with pytest.raises(Misconfigured, match="810,000 sampling settings"):
         load(tmp_path, {"name": "sde", "over": huge})
 
 

@@ -19,7 +19,7 @@ def by_sacrebleu(texts: list[list[str]]) -> float:
     return float(np.mean([metric.sentence_score(*pair).score for pair in zip(lines, others, strict=True)]))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(st.lists(WORDS, min_size=2, max_size=7))
 def test_it_is_the_mean_of_sacrebleus_sentence_scores(texts: list[list[str]]):
     found = self_bleu(texts)
