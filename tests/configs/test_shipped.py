@@ -24,8 +24,16 @@ def changed(name: str, *settings: str) -> set[str]:
 
 
 def test_the_promised_configurations_are_there() -> None:
-    promised = "cpu-hour de-en owt-L owt-M owt-full quickstart quickstart-t5 summ tiny wmt14-de-en xsum"
+    promised = (
+        "cpu-hour de-en owt-L owt-M owt-frontier owt-full quickstart quickstart-t5 summ tiny wmt14-de-en xsum"
+    )
     assert promised.split() == NAMES
+
+
+def test_the_frontier_is_of_the_model_of_owt_full() -> None:
+    swept, full = keys("owt-frontier"), keys("owt-full")
+    assert swept["train"] == full["train"]
+    assert swept["sample-sde-guidance=3"] == full["sample-sde-64"]
 
 
 @pytest.mark.parametrize("name", NAMES)
