@@ -93,7 +93,7 @@ def elf(
     with _under_worker(), heeding_termination():
         try:
             settings = [f"{key}={_as_yaml(value)}" for key, value in (overrides or {}).items()]
-            request = load_request(config, settings, store)
+            request = load_request(config, settings, store, called="overrides")
             remote = elsewhere(get_run_logger().warning)
             steps = needed(
                 request.plan,

@@ -41,9 +41,12 @@ class Request:
         )
 
 
-def load_request(config: str, overrides: Sequence[str], store: str | None) -> Request:
-    """Read, validate and plan. Raises Misconfigured for anything wrong with the request."""
-    experiment = load_experiment(config, Experiment, overrides, shipped_folder())
+def load_request(
+    config: str, overrides: Sequence[str], store: str | None, *, called: str = "--set"
+) -> Request:
+    """Read, validate and plan; ``called`` is what the overrides are known as to whoever gave them. Raises Misconfigured
+    for anything wrong with the request."""
+    experiment = load_experiment(config, Experiment, overrides, shipped_folder(), called=called)
     opened = open_store(store)
 
     def find(planned: Planned) -> Artifact | None:

@@ -33,6 +33,8 @@ class Origin:
 
     label: str
     node: yaml.Node | None
+    lines: bool = True
+    """Whether people see lines of it."""
 
     def line(self, path: Sequence[str | int]) -> int | None:
         """The line that sets ``path``, counted from 1; None if this place does not set it."""
@@ -57,8 +59,11 @@ def compose(text: str) -> yaml.Node | None:
     return cast("yaml.Node | None", yaml.compose(text))  # pyright: ignore[reportUnknownMemberType]
 
 
-def load_experiment(config: str, model: type[M], overrides: Sequence[str], shipped: Path) -> M:
-    """Read ``config`` (a path, or the bare name of a file in ``shipped``) as a ``model``.
+def load_experiment(
+    config: str, model: type[M], overrides: Sequence[str], shipped: Path, *, called: str = "--set"
+) -> M:
+    """Read ``config`` (a path, or the bare name of a file in ``shipped``) as a ``model``; ``called`` is what the person
+    who gave the ``overrides`` knows them as.
 
     The field ``name``, if not given, is the file's stem. Raises Misconfigured for everything that is wrong.
     """
@@ -69,7 +74,7 @@ def load_experiment(config: str, model: type[M], overrides: Sequence[str], shipp
     for override in overrides:
         _apply(tree, given, override)
     if given:
-        origins = [Origin("--set", compose(yaml.safe_dump(given))), *origins]
+        origins = [Origin(called, compose(yaml.safe_dump(given)), lines=False), *origins]
     return _validate(tree, model, origins, path)
 
 
@@ -215,7 +220,7 @@ def _refuse_unwritable(value: Any, path: tuple[str, ...]) -> None:
     if isinstance(value, str) and "${" in value:
         raise Misconfigured(
             f"`{'.'.join(path)}` is '{value}': settings are written out, never taken from elsewhere by ${{…}}, "
-            "because they are stored with every result. Write the value itself, or give it with --set."
+            "because they are stored with every result. Write the value itself, or override it when the run is started."
         )
     if isinstance(value, dict):
         for key, item in cast("Tree", value).items():
@@ -258,7 +263,7 @@ def _where(location: Sequence[str | int], origins: Sequence[Origin]) -> str:
     for origin in origins:
         line = origin.line(location)
         if line is not None:
-            return " (--set)" if origin.label == "--set" else f" ({origin.label}, line {line})"
+            return f" ({origin.label}, line {line})" if origin.lines else f" ({origin.label})"
     return f" ({origins[-1].label})" if len(origins) == 1 else ""
 
 

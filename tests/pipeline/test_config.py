@@ -79,6 +79,12 @@ def test_equal_meaning_reads_equal(shipped: Path) -> None:
     assert one == load(shipped, "train:\n  optim:\n    lr: 1.0e-4\n  steps: 3\n")
 
 
+def test_overrides_are_called_what_their_giver_knows_them_as(shipped: Path) -> None:
+    for called in ("--set", "overrides"):
+        with pytest.raises(Misconfigured, match=rf"`train\.optim\.ler` \({called}\)"):
+            load_experiment("base", Toy, ("train.optim.ler=1",), shipped, called=called)
+
+
 @pytest.mark.parametrize(
     ("text", "overrides", "words"),
     [
