@@ -106,7 +106,8 @@ def _plain_unbuilt(unbuilt: Unbuilt) -> dict[str, Any]:
 
 
 def _command(spec: StageSpec[Any], compute: Compute, job: Path) -> list[str]:
-    launch = [sys.executable, "-m", "accelerate.commands.launch"]
+    # Without a place for logs of its own, torch leaves an empty folder in /tmp each time.
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--log_dir", os.devnull]
     if compute.accelerate_config is not None:
         launch += ["--config_file", compute.accelerate_config]
     else:

@@ -24,7 +24,7 @@ from elf.cache.store import Artifact
 from elf.stages.rows import COUNTS, ROWS, SCHEMA, VOCABULARY, TokenRows, shard_name
 from elf.stages.vocabulary import Vocabulary
 
-LAUNCH = (sys.executable, "-m", "accelerate.commands.launch", "--num_machines", "1")
+LAUNCH = (sys.executable, "-m", "accelerate.commands.launch", "--log_dir", os.devnull, "--num_machines", "1")
 PLAIN = ("--mixed_precision", "no", "--dynamo_backend", "no")
 TRAIN: dict[str, Any] = {
     "model": {"depth": 1, "hidden": 16, "heads": 2, "bottleneck": 4},
