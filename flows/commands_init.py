@@ -7,10 +7,10 @@ import sysconfig
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
+from shlex import quote
 from string import Template
 
 from elf.cache.files import make_folder, write_atomic
-from elf.flows.terminal import make_console
 from elf.pipeline.errors import Misconfigured
 
 PARTS = ("experiment.yaml", "README.md")
@@ -31,11 +31,8 @@ def make_project(folder: str) -> None:
     for part in PARTS:
         template = Template((templates / part).read_text(encoding="utf-8"))
         write_atomic(place / part, template.substitute(name=_name(place), texts=TEXTS))
-    out = make_console()
-    out.print(
-        f"{place / 'experiment.yaml'}: the settings, with {TEXTS} of {len(lines):,} texts.", highlight=False
-    )
-    out.print(f"Next: cd {place} && elf run experiment.yaml", highlight=False, soft_wrap=True)
+    print(f"{place / 'experiment.yaml'}: the settings, with {TEXTS} of {len(lines):,} texts.")
+    print(f"Next: cd {quote(str(place))} && elf run experiment.yaml")
 
 
 def _name(place: Path) -> str:

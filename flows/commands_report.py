@@ -44,7 +44,7 @@ def _folder(records: Sequence[RunRecord]) -> Path:
         return records[0].path
     names = [record.name for record in records]
     name = "+".join(names)
-    if len(name) > LONGEST:
+    if len(name) > LONGEST or (RUNS / name / RESOLVED).exists():
         name = f"{names[0][:50]}+{len(names) - 1}-more-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
     return make_folder(RUNS / name)
 

@@ -41,8 +41,8 @@ def run_experiment(
     if request.trains(steps):
         refuse_missing(request.experiment.compute.train.tracker)
     request = price(request, steps, forced=request.plan.select_all(force), remote=remote, warn=complain)
-    if (seconds := expected(request.plan)) is not None:
-        out.print(f"Some {seconds_text(seconds)} on this machine (`elf plan` says what of).", style="dim")
+    if told := expected(request.plan):
+        out.print(f"{told} on this machine (`elf plan` says what of).", style="dim", highlight=False)
     if request.source is not None and request.trains(steps):
         out.print(str(request.source), style="dim", markup=False, highlight=False)
     with request.store.using(request.plan.places()):
@@ -61,12 +61,14 @@ def run_experiment(
     _summarise(outcomes, folder.path, time.monotonic() - began, out)
 
 
-def expected(plan: Plan) -> float | None:
-    """Seconds that the steps with a forecast take, if the machine was measured; None where nobody knows."""
+def expected(plan: Plan) -> str:
+    """How long the steps with a forecast take, in words; empty where the machine was not measured."""
     told = [each.step.forecast for each in plan if each.step.forecast]
     if not told or not all(each["machine_measured"] for each in told):
-        return None
-    return sum(float(seconds) for each in told if isinstance(seconds := each["seconds"], int | float))
+        return ""
+    seconds = [each["seconds"] for each in told]
+    known = sum(float(each) for each in seconds if isinstance(each, int | float))
+    return f"{'At least' if None in seconds else 'Some'} {seconds_text(known)}"
 
 
 def _summarise(outcomes: Mapping[str, Outcome], folder: Path, seconds: float, out: Console) -> None:

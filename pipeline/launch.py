@@ -196,7 +196,7 @@ def _end(process: subprocess.Popen[bytes], progress: Progress) -> None:
         process.kill()
         process.wait()
     finally:
-        if process.returncode == 128 + signal.SIGKILL:
+        if process.returncode in (128 + signal.SIGKILL, -signal.SIGKILL):
             progress.note(f"It did not stop within {GRACE:.0f} s and was killed; what it saved before stays.")
 
 

@@ -34,7 +34,10 @@ class RunRecord:
 
 
 class RunFolder:
-    """``root/name``, where each step of a run gets a link as soon as it is there."""
+    """``root/name``, where each step of a run gets a link as soon as it is there.
+
+    A folder shows one configuration. That of an earlier run stays until this one has something else to show.
+    """
 
     def __init__(self, root: Path, name: str, experiment: Section, plan: Plan) -> None:
         self._root, self._name, self._plan = root, name, plan
@@ -42,29 +45,39 @@ class RunFolder:
             experiment.model_dump(mode="json"), sort_keys=False, allow_unicode=True
         )
         self.path = make_folder(root / name)
-        self._claim()
+        self._claimed = False
+        if not (self.path / RESOLVED).exists():
+            self._claim()
 
     def _claim(self) -> None:
         """Write the resolved configuration. Links of another run of that name that are not of this plan are taken
         away: what stands in the folder belongs together."""
         _drop_others(self.path, self._plan)
         write_atomic(self.path / RESOLVED, self._settings)
+        self._claimed = True
 
     def finish(self, outcomes: Mapping[str, Outcome]) -> None:
         """Have the folder hold these and nothing of another run of that name, which may have gone on beside."""
         self._claim()
         for step, outcome in outcomes.items():
-            self.add(step, outcome.artifact)
+            self._link_step(step, outcome.artifact)
+        # A store that was made anew, or that another run told of this folder meanwhile, may not know all.
+        for store in {_store_of(outcome.artifact) for outcome in outcomes.values()}:
+            remember(store, self._root, {})
 
     def add(self, step: str, artifact: Artifact) -> None:
         """Point ``<step>`` at the artifact, whose store remembers ``root``, so that what it reaches is kept."""
+        if not _leads(self.path / step, artifact.path):
+            if not self._claimed:
+                self._claim()
+            remember(_store_of(artifact), self._root, {f"{self._name}/{step}": artifact.manifest.place})
+        self._link_step(step, artifact)
+
+    def _link_step(self, step: str, artifact: Artifact) -> None:
         page = artifact.path / PAGE
-        links = {step: artifact.path, **({PAGE: page} if page.is_file() else {})}
-        if all(_leads(self.path / link, target) for link, target in links.items()):
-            return
-        remember(artifact.path.parent.parent, self._root, {f"{self._name}/{step}": artifact.manifest.place})
-        for link, target in links.items():
-            _link(self.path / link, target)
+        for link, target in {step: artifact.path, **({PAGE: page} if page.is_file() else {})}.items():
+            if not _leads(self.path / link, target):
+                _link(self.path / link, target)
 
 
 class Naming:
@@ -99,7 +112,7 @@ def list_runs(root: Path) -> list[RunRecord]:
 def read_run(root: Path, name: str) -> RunRecord:
     """One run. Raises Failed if there is no such run, naming those there are."""
     folder = root / name
-    if not (folder / RESOLVED).is_file():
+    if Path(name).name != name or name.startswith(".") or not (folder / RESOLVED).is_file():
         known = ", ".join(sorted(path.parent.name for path in root.glob(f"*/{RESOLVED}"))) or "none yet"
         raise Failed(f"There is no run called '{name}' in {root.absolute()}; there are: {known}.")
     steps: dict[str, Artifact] = {}
@@ -122,6 +135,10 @@ def _drop_others(folder: Path, plan: Plan) -> None:
             key = keys.get("report") if link.name == PAGE else keys.get(link.name)
             if key != (target.parent.name if link.name == PAGE else target.name):
                 link.unlink(missing_ok=True)
+
+
+def _store_of(artifact: Artifact) -> Path:
+    return artifact.path.parent.parent
 
 
 def _leads(link: Path, target: Path) -> bool:

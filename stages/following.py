@@ -116,4 +116,6 @@ def spell(tokenizer: TextTokenizer, ids: np.ndarray) -> Mapping[int, str]:
 def _spell(tokenizer: TextTokenizer, token: int) -> str:
     alone, twice = tokenizer.decode([token]), tokenizer.decode([token, token])
     added = twice.removeprefix(alone) if twice.startswith(alone) else alone
-    return added or f" {tokenizer.backend.id_to_token(token)}"
+    if added:
+        return added
+    return f" {tokenizer.backend.id_to_token(token)}" if token in tokenizer.specials.values() else " "

@@ -62,7 +62,7 @@ def draw_frontier(
         if named:
             _explain(axes, ours, "outside lower left", palette.ink, columns=columns)
         if published is not None:
-            title = f"published, {published.judge}"
+            title = f"published, {published.judge} (up to {WORST_PPL:,.0f})"
             _explain(axes, theirs, "outside lower right", palette.muted, title=title)
         place_labels(axes, labels, size=SMALL)
 
@@ -144,5 +144,5 @@ def _paint_published(axes: Axes, published: Published, palette: Palette) -> list
 
 
 def _drawn(series: PublishedSeries) -> list[tuple[float, float]]:
-    """Entropy and Gen-PPL of points that have both and are no noise."""
+    """Entropy and Gen-PPL of points that have both and are no noise; the page's table has all."""
     return [(point.entropy, point.ppl) for point in series.points if point.entropy and point.ppl <= WORST_PPL]

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from elf.cache.manifest import short
 from elf.stages.drawing import Drawing
 from elf.stages.equal_entropy import Crossing, Reference, cross
 from elf.stages.frontier import draw_frontier, far_controls
@@ -60,12 +59,14 @@ def make_plane(
     table: Table,
     rows: Mapping[str, Scored],
     *,
+    key: str,
     entropies: Mapping[str, float | None],
     published: Published | None = None,
 ) -> Plane | None:
     """The plane of a table whose rows are known by their names; None where no row has both numbers.
 
-    ``entropies`` are those at which the Gen-PPL of each run is to be read off, None for that of its real text.
+    ``key`` tells its figure from those of a page's other tables. ``entropies`` are those at which the Gen-PPL of each
+    run is to be read off, None for that of its real text.
     """
     shown = [rows[row.name] for row in table.rows]
     points = {each.full_name: _point(each) for each in shown}
@@ -91,7 +92,7 @@ def make_plane(
         series,
         [point for point in controls if point not in far],
         judge=judge["name"],
-        key=short(judge["key"]),
+        key=key,
         references=list(used.values()),
         published=beside,
     )

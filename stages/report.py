@@ -1,7 +1,7 @@
 """Stage report: everything a run came to, on one page that needs no network, with its figures as PNG beside it."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,10 @@ def compose(section: ReportStep, inputs: Mapping[str, Artifact]) -> Page:
     tables = make_tables(settings, controls)
     published = PUBLISHED[section.report.published] if section.report.published is not None else None
     at = {"": section.report.entropy}
-    planes = [make_plane(table, scored, entropies=at, published=published) for table in tables]
+    planes = [
+        make_plane(table, scored, key=str(number), entropies=at, published=published)
+        for number, table in enumerate(tables, 1)
+    ]
     planes = [plane for plane in planes if plane is not None]
     losses = inputs["train"].path / LOSSES  # imported weights have none
     trained = losses.exists()
@@ -167,19 +170,17 @@ def describe_floor(metrics: Mapping[str, Any]) -> str:
 def configurations(nodes: Sequence[lineage.Node]) -> list[tuple[str, list[tuple[str, str]]]]:
     """Per stage instance its settings as (dotted name, value)."""
     return [
-        (node.name, flat)
-        for node in nodes
-        if node.manifest and (flat := list(_flatten(node.manifest.config)))
+        (node.name, flat) for node in nodes if node.manifest and (flat := list(flatten(node.manifest.config)))
     ]
 
 
-def _flatten(value: Mapping[str, Any], above: str = "") -> Any:
-    for name, item in value.items():
-        here = f"{above}.{name}" if above else name
-        if isinstance(item, Mapping):
-            yield from _flatten(item, here)
-        else:
-            yield here, json.dumps(item, ensure_ascii=False) if isinstance(item, list) else str(item)
+def flatten(value: Any, above: str = "") -> Iterator[tuple[str, str]]:
+    """Settings by their dotted names, with values as JSON has them; text is told as it is."""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from flatten(item, f"{above}.{name}" if above else name)
+    else:
+        yield above, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _read_json(path: Path) -> Any:

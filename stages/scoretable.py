@@ -63,6 +63,11 @@ class Table:
         return [*(column.head for column in self.columns), *COUNTS]
 
     @property
+    def signed(self) -> str:
+        """The signatures in one line; empty without references."""
+        return "; ".join(f"{name} {signature}" for name, signature in self.signatures.items())
+
+    @property
     def warnings(self) -> list[tuple[str, tuple[str, ...]]]:
         """Each warning once, with the rows it is about."""
         said: dict[str, list[str]] = {}

@@ -47,7 +47,8 @@ class Point:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
-    """Points that differ in one setting, in its order; ``labels`` tell its values. One point alone goes by its name."""
+    """Points in the order of the setting that was swept; ``labels`` tell its values, and those of what changes with it.
+    One point alone goes by its name."""
 
     name: str
     points: tuple[Point, ...]
@@ -116,16 +117,14 @@ def _families(points: Sequence[Point], axis: str) -> list[list[Point]]:
 
 def _series(points: Sequence[Point], axis: str) -> Series:
     ordered = tuple(sorted(points, key=lambda point: _at(point, axis)))
-    changing = {name for name in AXES if len({_at(point, name) for point in ordered}) > 1}
+    changing = [name for name in AXES if len({_at(point, name) for point in ordered}) > 1]
+    changing.sort(key=lambda name: name != axis)
     first = ordered[0]
     told = describe_settings(first.settings, without={*changing, "weights"})
     raw = " · raw weights" if first.settings is not None and first.settings["weights"] == "raw" else ""
-    more = "".join(
-        f" · {AXES[name].split()[0]} varies" for name in AXES if name in changing - {axis, "steps"}
-    )
     run = f"{first.run} · " if first.run else ""
-    labels = tuple(AXES[axis].format(_at(point, axis)) for point in ordered)
-    return Series(f"{run}{told}{raw}{more}", ordered, labels)
+    labels = tuple(", ".join(AXES[name].format(_at(point, name)) for name in changing) for point in ordered)
+    return Series(f"{run}{told}{raw}", ordered, labels)
 
 
 def _at(point: Point, axis: str) -> float:

@@ -4,10 +4,8 @@ Rows that other models judged, over other windows or in other precisions, or tha
 stand in tables of their own; texts with references apart from texts without.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from elf.cache.manifest import short
 from elf.cache.store import Artifact
@@ -20,7 +18,7 @@ from elf.stages.page import Page, render
 from elf.stages.plane import Plane, Scored, make_plane
 from elf.stages.plots import draw_together
 from elf.stages.published import PUBLISHED, Published, PublishedTask
-from elf.stages.report import call, describe_floor, key_figures, read_scored, reading_order
+from elf.stages.report import call, describe_floor, flatten, key_figures, read_scored, reading_order
 from elf.stages.scoretable import Table, make_tables
 from elf.stages.training_metrics import METRICS as LOSSES
 from elf.stages.training_metrics import read_metrics
@@ -43,17 +41,18 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A score table and what stands under it."""
+    """A score table and what stands under it; ``version`` of evaluate, where the page has several."""
 
     table: Table
     plane: Plane | None
+    version: str
 
 
 def compose_runs(runs: Sequence[Run]) -> Page:
     """The page of runs with different names."""
     scored = _scored(runs)
     published = _published(runs)
-    groups = [group for rows in _alike(scored) for group in _tables(rows, runs, published)]
+    groups = _groups(scored, runs, published)
     planes = [group.plane for group in groups if group.plane is not None]
     drawings = _curves(runs)
     names = [run.name for run in runs]
@@ -94,24 +93,32 @@ def _scored(runs: Sequence[Run]) -> dict[str, dict[str, Scored]]:
     return dict(sorted(found.items(), reverse=True))
 
 
-def _alike(scored: Mapping[str, Mapping[str, Scored]]) -> Iterator[dict[str, Scored]]:
+def _alike(scored: Mapping[str, Mapping[str, Scored]]) -> Iterator[tuple[str, dict[str, Scored]]]:
     """Rows that may share a table as far as their scores go: of one version, all of runs of pairs or all of others."""
     everything = [row for rows in scored.values() for row in rows.values()]
     of_pairs = {row.run for row in everything if "bleu" in row.metrics["scores"]}
-    for rows in scored.values():
+    for version, rows in scored.items():
         for paired in (False, True):
             kept = {name: row for name, row in rows.items() if (row.run in of_pairs) is paired}
             if kept:
-                yield kept
+                yield version, kept
 
 
-def _tables(rows: dict[str, Scored], runs: Sequence[Run], published: Published | None) -> list[Group]:
-    made = make_tables(
-        {name: row.metrics for name, row in rows.items() if not row.control},
-        {name: row.metrics for name, row in rows.items() if row.control},
-    )
+def _groups(
+    scored: Mapping[str, Mapping[str, Scored]], runs: Sequence[Run], published: Published | None
+) -> list[Group]:
     at = {run.name: run.experiment.report.entropy for run in runs}
-    return [Group(table, make_plane(table, rows, entropies=at, published=published)) for table in made]
+    groups: list[Group] = []
+    for version, rows in _alike(scored):
+        made = make_tables(
+            {name: row.metrics for name, row in rows.items() if not row.control},
+            {name: row.metrics for name, row in rows.items() if row.control},
+        )
+        for table in made:
+            key = str(len(groups) + 1)
+            plane = make_plane(table, rows, key=key, entropies=at, published=published)
+            groups.append(Group(table, plane, version if len(scored) > 1 else ""))
+    return groups
 
 
 def _published(runs: Sequence[Run]) -> Published | None:
@@ -136,19 +143,11 @@ def _heads(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
 
 def _differences(runs: Sequence[Run]) -> Iterator[tuple[str, list[str]]]:
     """Settings that are not the same in all runs, each with its values."""
-    flat = [dict(_flatten(run.experiment.model_dump(mode="json"))) for run in runs]
+    flat = [dict(flatten(run.experiment.model_dump(mode="json"))) for run in runs]
     for name in dict.fromkeys(name for each in flat for name in each):
         values = [each.get(name, "–") for each in flat]
         if name.partition(".")[0] not in UNTOLD and len(set(values)) > 1:
             yield name, values
-
-
-def _flatten(value: Any, above: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(value, Mapping):
-        for name, item in value.items():
-            yield from _flatten(item, f"{above}.{name}" if above else name)
-    else:
-        yield above, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _galleries(runs: Sequence[Run]) -> list[Gallery]:

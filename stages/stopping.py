@@ -12,8 +12,9 @@ class Interrupted(Exception):
     """The stage was asked to stop, saved its state and stopped."""
 
 
-class GivenUp(Exception):
-    """What was being computed is not wanted any more; it has changed nothing."""
+class GivenUp(BaseException):
+    """What was being computed is not wanted any more; it has changed nothing. Like KeyboardInterrupt it passes those
+    who make every ``Exception`` one of their own, as compilers do."""
 
 
 class StopWish:
@@ -44,5 +45,6 @@ class StopWish:
 
     def _wished(self, number: int, frame: FrameType | None) -> None:
         self.stop = True
-        if self._gives_up:
+        gives_up, self._gives_up = self._gives_up, False
+        if gives_up:
             raise GivenUp

@@ -259,11 +259,17 @@ def test_a_whole_run_is_right_kept_and_remembered(
     assert code == 0, out + err
     assert "of 19 artifacts" in out
     damaged = whole / "runs/tiny/tokenize/vocabulary.json"
+    key = damaged.parent.readlink().name
     flip(damaged)
     code, _, err = elf("verify", "tiny/tokenize")
+    monkeypatch.chdir(whole.parent)
+    elsewhere, _, from_elsewhere = elf("verify", key, "--store", str(whole / "store"))
     flip(damaged)
-    assert code == 1
-    assert "To build again what is bad: elf run runs/tiny/experiment.yaml --force tokenize." in err
+    monkeypatch.chdir(whole)
+    assert code == elsewhere == 1
+    command = "elf run runs/tiny/experiment.yaml --force tokenize"
+    assert f"To build again what is bad: {command}." in err
+    assert f"cd {whole} && {command} --store {whole}/store." in from_elsewhere
     assert loaded(elf, "gc", "--grace", "0")["removed"] == []
     [folder] = loaded(elf, "gc")["folders"]
     assert (folder["path"], folder["seen"]) == (str(whole / "runs"), True)

@@ -11,7 +11,7 @@ Elf = Callable[..., subprocess.CompletedProcess[str]]
 def test_a_new_project_can_be_planned_at_once(elf: Elf, tmp_path: Path) -> None:
     made = elf("init", "deep/My first: project")
     assert made.returncode == 0, made.stderr
-    assert "elf run experiment.yaml" in made.stdout
+    assert "Next: cd 'deep/My first: project' && elf run experiment.yaml" in made.stdout
     project = tmp_path / "deep" / "My first: project"
     texts = [json.loads(line) for line in (project / "data" / "texts.jsonl").read_text().splitlines()]
     assert len(texts) > 500

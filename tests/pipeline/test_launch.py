@@ -101,7 +101,7 @@ def test_no_child_is_left_when_the_runner_is_killed(tmp_path: Path) -> None:
         "from pathlib import Path\n"
         "from elf.cache.store import Store\n"
         "from elf.pipeline.plan import Plan, Step\n"
-        "from elf.pipeline.progress import Bar, LineProgress\n"
+        "from elf.pipeline.progress import LineProgress\n"
         "from elf.pipeline.runner import materialise\n"
         "from elf.pipeline.section import Section\n"
         "from elf.pipeline.stage import Compute, Launch, StageSpec\n"

@@ -14,7 +14,7 @@ from elf.cache.store import Store
 from elf.pipeline.errors import Failed
 from elf.pipeline.progress import LineProgress
 from elf.pipeline.runner import materialise
-from elf.pipeline.runs import Naming, RunFolder, list_runs
+from elf.pipeline.runs import Naming, RunFolder, list_runs, read_run
 
 
 def test_what_a_run_reaches_stays_until_the_run_is_removed(
@@ -53,6 +53,7 @@ def test_a_run_folder_holds_steps_of_one_configuration(
     changed = toy_plan(count=Count(scale=2.5))
     folder = RunFolder(root, "tiny", Words(), changed)
     some = materialise(changed, store, watch=Naming(folder, watch), progress=quiet, until="words")
+    folder.finish(some)
     assert {path.name for path in folder.path.iterdir() if path.is_symlink()} == {"words"}
     earlier.add("count", outcomes["count"].artifact)  # that run went on beside this one
     folder.finish(some)
@@ -90,3 +91,37 @@ def test_building_is_a_use_of_the_inputs(store: Store, watch: Recorder, quiet: L
     materialise(plan, store, watch=watch, progress=quiet, only="count")
     assert store.last_use(*words) > 0
     assert survey(store, grace=DAY).removable == ()
+
+
+def test_a_store_that_forgot_a_folder_is_told_again(
+    store: Store, watch: Recorder, quiet: LineProgress, tmp_path: Path
+) -> None:
+    plan = toy_plan()
+    for _ in range(2):
+        folder = RunFolder(tmp_path / "runs", "tiny", Words(), plan)
+        folder.finish(materialise(plan, store, watch=Naming(folder, watch), progress=quiet))
+        [known] = known_folders(store.root)
+        assert len(known.reached) == 2
+        shutil.rmtree(store.root / ".roots")
+
+
+def test_what_was_finished_is_shown_until_there_is_something_else(
+    store: Store, watch: Recorder, quiet: LineProgress, tmp_path: Path
+) -> None:
+    root, whole = tmp_path / "runs", toy_plan()
+    folder = RunFolder(root, "tiny", Words(), whole)
+    folder.finish(materialise(whole, store, watch=Naming(folder, watch), progress=quiet))
+    shown = {path.name: path.readlink() for path in folder.path.iterdir() if path.is_symlink()}
+    changed = toy_plan(count=Count(fail=True))
+    again = RunFolder(root, "tiny", Words(text="another"), changed)
+    with pytest.raises(Failed):
+        materialise(changed, store, watch=Naming(again, watch), progress=quiet)
+    assert {path.name: path.readlink() for path in folder.path.iterdir() if path.is_symlink()} == shown
+    assert "another" not in (folder.path / "experiment.yaml").read_text()
+
+
+@pytest.mark.parametrize("name", ["..", "a/b", ".hidden", "tiny/"])
+def test_a_run_is_no_path(name: str, tmp_path: Path) -> None:
+    (tmp_path / "experiment.yaml").write_text("name: tiny\n")
+    with pytest.raises(Failed, match="no run called"):
+        read_run(tmp_path / "runs", name)

@@ -39,7 +39,7 @@ def test_a_grid_becomes_a_line_along_guidance_for_each_of_the_others():
 
 def test_settings_that_change_together_are_one_line():
     points = [point(f"sde-{n}", steps=n, gamma=g) for n, g in ((32, 1.5), (8, 2.0), (16, 2.0))]
-    assert told(points) == {"SDE · ω 2 · γ varies": ["8 steps", "16 steps", "32 steps"]}
+    assert told(points) == {"SDE · ω 2": ["8 steps, γ 2", "16 steps, γ 2", "32 steps, γ 1.5"]}
 
 
 def test_what_has_no_partner_stands_alone():
