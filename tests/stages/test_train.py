@@ -350,7 +350,7 @@ def test_settings_without_a_meaning_are_refused(
 
 
 def test_processes_that_did_not_come_up_are_missed(corpus: Corpus, tmp_path: Path) -> None:
-    with pytest.raises(Failed, match="asks for 2 training processes, but 1 came up"):
+    with pytest.raises(Failed, match="asks for 2 processes, but 1 came up"):
         run(corpus, tmp_path, processes=2)
 
 
