@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from elf.cache.errors import CacheError, Damaged, Unwritable
-from elf.cache.files import listed, make_folder, write_atomic, writing
+from elf.cache.files import listed, make_folder, write_atomic, write_new, writing
 from elf.cache.manifest import Fingerprint, check_name
 from elf.cache.uses import Place, mark, place_of
 
@@ -44,16 +44,19 @@ def links_in(folder: Path) -> dict[str, Place]:
     """
 
     def refuse(error: OSError) -> None:
-        raise error
+        if not isinstance(error, FileNotFoundError) or error.filename == str(folder):
+            raise error
 
     found: dict[str, Place] = {}
     for here, folders, files in os.walk(folder, onerror=refuse):
+        # What has a dot is being made; what vanishes under our eyes was replaced or taken away.
+        folders[:] = [name for name in folders if not name.startswith(".")]
         for name in sorted((*folders, *files)):
             path = Path(here, name)
             if name.startswith(".") or not path.is_symlink():
                 continue
-            *_, stage, key = ("", "", *Path(os.path.normpath(path.parent / path.readlink())).parts)
-            with suppress(CacheError):
+            with suppress(CacheError, FileNotFoundError):
+                *_, stage, key = ("", "", *Path(os.path.normpath(path.parent / path.readlink())).parts)
                 check_name(stage, key)
                 found[path.relative_to(folder).as_posix()] = stage, Fingerprint(key)
     return found
@@ -109,6 +112,14 @@ def _identify(root: Path, folder: Path) -> str:
             return found
     made = uuid.uuid4().hex
     make_folder(folder)
+    if not found:
+        try:
+            with writing(folder / RUNS_ID):
+                write_new(folder / RUNS_ID, made + "\n")
+            return made
+        except FileExistsError:  # another run was first, or was killed before it had written
+            if found := _id_of(folder):
+                return found
     write_atomic(folder / RUNS_ID, made + "\n")
     return made
 

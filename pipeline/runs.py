@@ -117,7 +117,7 @@ def read_run(root: Path, name: str) -> RunRecord:
         raise Failed(f"There is no run called '{name}' in {root.absolute()}; there are: {known}.")
     steps: dict[str, Artifact] = {}
     broken: list[str] = []
-    for link in sorted(path for path in folder.iterdir() if path.is_symlink() and path.name != PAGE):
+    for link in (path for path in _links(folder) if path.name != PAGE):
         try:
             manifest = Manifest.from_json((link / MANIFEST).read_bytes())
         except (OSError, Damaged):
@@ -130,8 +130,11 @@ def read_run(root: Path, name: str) -> RunRecord:
 def _drop_others(folder: Path, plan: Plan) -> None:
     keys = {planned.step.name: planned.key for planned in plan}
     with writing(folder):
-        for link in [path for path in folder.iterdir() if path.is_symlink()]:
-            target = link.readlink()
+        for link in _links(folder):
+            try:
+                target = link.readlink()
+            except FileNotFoundError:  # another run of that name was faster
+                continue
             key = keys.get("report") if link.name == PAGE else keys.get(link.name)
             if key != (target.parent.name if link.name == PAGE else target.name):
                 link.unlink(missing_ok=True)
@@ -142,7 +145,15 @@ def _store_of(artifact: Artifact) -> Path:
 
 
 def _leads(link: Path, target: Path) -> bool:
-    return link.is_symlink() and link.readlink() == _relative(link, target)
+    try:
+        return link.readlink() == _relative(link, target)
+    except OSError:
+        return False
+
+
+def _links(folder: Path) -> list[Path]:
+    """Those of steps and of the page; one that is being made beside them has a name with a dot."""
+    return sorted(path for path in folder.iterdir() if not path.name.startswith(".") and path.is_symlink())
 
 
 def _link(link: Path, target: Path) -> None:

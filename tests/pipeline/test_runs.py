@@ -1,6 +1,7 @@
 """Runs are links into the store, and the store knows of them."""
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -125,3 +126,25 @@ def test_a_run_is_no_path(name: str, tmp_path: Path) -> None:
     (tmp_path / "experiment.yaml").write_text("name: tiny\n")
     with pytest.raises(Failed, match="no run called"):
         read_run(tmp_path / "runs", name)
+
+
+def test_runs_of_one_name_may_be_named_at_once(
+    store: Store, watch: Recorder, quiet: LineProgress, tmp_path: Path
+) -> None:
+    """Two configurations, four runs of each: none stumbles over what another makes or takes away."""
+    plans = [toy_plan(), toy_plan(count=Count(scale=2.5))]
+    outcomes = [materialise(plan, store, watch=watch, progress=quiet) for plan in plans]
+
+    def name(turn: int) -> None:
+        for _ in range(25):
+            folder = RunFolder(tmp_path / "runs", "tiny", Words(), plans[turn % 2])
+            for step, outcome in outcomes[turn % 2].items():
+                folder.add(step, outcome.artifact)
+            folder.finish(outcomes[turn % 2])
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(name, range(8)))
+    [run] = list_runs(tmp_path / "runs")
+    assert set(run.steps) == {"words", "count"}
+    [known] = known_folders(store.root)
+    assert known.seen
