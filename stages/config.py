@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from elf.pipeline.section import LINKED, RUNTIME, Section
 from elf.stages.compute import ComputeByStage
 from elf.stages.consistency import check_consistent
-from elf.stages.fields import ComputeFloat, Float, FolderName, Positive, Seed, Share
+from elf.stages.fields import ComputeFloat, Float, FolderName, Positive, Precision, Seed, Share
 from elf.stages.published import PublishedTask
 from elf.stages.sample_settings import Sample, write_out
 
@@ -249,7 +249,7 @@ class Train(Section):
     For memory alone, leave it and set ``compute.train.batch``."""
     steps: Positive | None = None
     epochs: Annotated[float, Field(gt=0)] | None = None
-    precision: Literal["float32", "bf16"] = "float32"
+    precision: Precision = "float32"
     seed: Seed = 0
     heldout: Heldout | None = None
     save_every: Annotated[int, RUNTIME, Field(ge=1)] = 1000

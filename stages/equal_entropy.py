@@ -12,14 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elf.stages.intervals import DRAWS, draw_texts
-from elf.stages.series import Point, Series
+from elf.stages.series import Array, Point, Series
 
 MOST_OUTSIDE = 0.025
 """Share of draws in which the reference may lie outside the series for an interval still to be told."""
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

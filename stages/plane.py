@@ -8,7 +8,7 @@ from elf.stages.drawing import Drawing
 from elf.stages.equal_entropy import Crossing, Reference, cross
 from elf.stages.frontier import draw_frontier, far_controls
 from elf.stages.published import Published
-from elf.stages.scoretable import Table
+from elf.stages.scoretable import Table, full_name
 from elf.stages.series import Point, make_series, read_point
 
 REAL = "real"
@@ -28,7 +28,7 @@ class Scored:
     @property
     def full_name(self) -> str:
         """What it is called in the table."""
-        return f"{self.run}/{self.name}" if self.run else self.name
+        return full_name(self.run, self.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,16 +14,13 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
 from elf.pipeline.section import RUNTIME, Section
-from elf.stages.fields import FolderName, NotNegative, Positive
+from elf.stages.fields import FolderName, NotNegative, Positive, Precision
+from elf.stages.model.config import Grid, Method, SdeForm
 
 MOST = 100
 """Sampling settings of one experiment; each is sampled and judged by itself."""
 
-Method = Literal["ode", "sde"]
-Grid = Literal["logit_normal", "uniform", "quantile"]
-SdeForm = Literal["released", "paper", "variance_matched"]
 WeightsKind = Literal["ema", "raw"]
-Precision = Literal["float32", "bf16"]
 T = TypeVar("T")
 
 

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from elf.pipeline.errors import Failed
 from elf.stages.config import Sample
+from elf.stages.fields import Precision
 from elf.stages.latents import LatentRows
 from elf.stages.model.config import SamplerConfig
 from elf.stages.model.decoding import decode
 from elf.stages.model.draws import SampleDraws, draw_samples
 from elf.stages.model.sampler import Condition, Step, sample_latents
-from elf.stages.sample_settings import Precision
 from elf.stages.trained import Trained
 from elf.stages.vocabulary import Vocabulary, cut_at_end
 

@@ -142,6 +142,11 @@ def _signatures(metrics: Mapping[str, Any]) -> dict[str, str]:
     return {head: signature for head, signature in told.items() if signature}
 
 
+def full_name(run: str, name: str) -> str:
+    """What a row is called in a table; ``run`` is empty on a page of one run."""
+    return f"{run}/{name}" if run else name
+
+
 def describe_settings(settings: Mapping[str, Any] | None, *, without: Collection[str] = ()) -> str:
     """`SDE · 32 steps · ω 3 · γ 1.5 · EMA weights` from a sample stage's settings; what is usual is not told."""
     if settings is None or "method" not in settings:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elf.stages.scores import value_of
-from elf.stages.scoretable import describe_settings
+from elf.stages.scoretable import describe_settings, full_name
 
 AXES: Mapping[str, str] = {
     "guidance": "ω {:g}",
@@ -42,7 +42,7 @@ class Point:
     @property
     def full_name(self) -> str:
         """What it is called in the table."""
-        return f"{self.run}/{self.name}" if self.run else self.name
+        return full_name(self.run, self.name)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
