@@ -7,10 +7,10 @@ below the last is the residual stream, the last one (or None) comes after the fi
 Shapes: B batch, L positions, D width; masks are (B, L or 1, L), query × key, True = sees.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +48,28 @@ class EncoderInfo:
     compute: str
     weights: str
     digest: str
+
+
+class Numbers(NamedTuple):
+    """What a model's configuration says of it; ``longest`` the most positions it takes (None: any)."""
+
+    width: int
+    layers: int
+    vocabulary: int
+    longest: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """How models of a type are read.
+
+    ``numbers`` takes ``config.json`` and may raise KeyError, TypeError or ValueError; ``load`` gives the hidden states
+    0 … ``info.layer`` of token ids (B, L) under an additive mask. ``kind`` names what computes them in messages.
+    """
+
+    kind: str
+    numbers: Callable[[Mapping[str, Any]], Numbers]
+    load: Callable[[EncoderInfo, torch.device, torch.dtype], Hidden]
 
 
 class Encoder:
@@ -101,11 +123,12 @@ def describe_encoder(folder: Path, *, layer: int | None, compute: str) -> Encode
         )
     config = read_config(folder)
     model_type = str(config["model_type"])
-    if model_type not in T5_TYPES + BERT_TYPES:
-        known = ", ".join(T5_TYPES + BERT_TYPES)
+    if model_type not in FAMILIES:
+        known = ", ".join(FAMILIES)
         raise Failed(f"The model in {folder} is a {model_type}; as frozen encoder these are known: {known}.")
+    family = FAMILIES[model_type]
     try:
-        width, layers, vocabulary, longest = _numbers(config, model_type)
+        width, layers, vocabulary, longest = family.numbers(config)
     except (KeyError, TypeError, ValueError) as error:
         raise Failed(f"{folder / CONFIG} does not describe a {model_type} encoder: {error}.") from error
     if layer is not None and not 0 <= layer <= layers:
@@ -114,7 +137,7 @@ def describe_encoder(folder: Path, *, layer: int | None, compute: str) -> Encode
         )
     return EncoderInfo(
         folder=folder,
-        kind="FastT5" if model_type in T5_TYPES else "AutoModel",
+        kind=family.kind,
         model_type=model_type,
         width=width,
         layers=layers,
@@ -132,21 +155,23 @@ def load_encoder(info: EncoderInfo, device: str = "cpu") -> Encoder:
 
     Raises Failed where weights that are needed are missing from the folder or have another shape.
     """
-    target, dtype = torch.device(device), COMPUTE[info.compute]
-    load = _load_t5 if info.model_type in T5_TYPES else _load_bert
-    return Encoder(info, load(info, target, dtype), target)
+    target = torch.device(device)
+    hidden = FAMILIES[info.model_type].load(info, target, COMPUTE[info.compute])
+    return Encoder(info, hidden, target)
 
 
-def _numbers(config: dict[str, Any], model_type: str) -> tuple[int, int, int, int | None]:
-    """Width, layers, vocabulary, most positions."""
-    if model_type in T5_TYPES:
-        shape = T5Shape.of(config)
-        return shape.width, shape.layers, shape.vocabulary, None
+def _t5_numbers(config: Mapping[str, Any]) -> Numbers:
+    shape = T5Shape.of(config)
+    return Numbers(shape.width, shape.layers, shape.vocabulary, None)
+
+
+def _bert_numbers(config: Mapping[str, Any]) -> Numbers:
+    model_type = str(config["model_type"])
     width, layers = (
         ("dim", "n_layers") if model_type == "distilbert" else ("hidden_size", "num_hidden_layers")
     )
     longest = int(config["max_position_embeddings"]) - _UNUSED_POSITIONS.get(model_type, 0)
-    return int(config[width]), int(config[layers]), int(config["vocab_size"]), longest
+    return Numbers(int(config[width]), int(config[layers]), int(config["vocab_size"]), longest)
 
 
 def _load_t5(info: EncoderInfo, device: torch.device, dtype: torch.dtype) -> Hidden:
@@ -210,3 +235,10 @@ def _refuse_incomplete(info: EncoderInfo, wrong: list[str]) -> None:
             f"The encoder in {info.folder} lacks {len(wrong)} of its weights, the first is {wrong[0]}; random numbers "
             "would have to stand in for them. Bring the whole model folder."
         )
+
+
+FAMILIES: Mapping[str, Family] = {
+    **dict.fromkeys(T5_TYPES, Family("FastT5", _t5_numbers, _load_t5)),
+    **dict.fromkeys(BERT_TYPES, Family("AutoModel", _bert_numbers, _load_bert)),
+}
+"""By the ``model_type`` of ``config.json``."""

@@ -90,7 +90,7 @@ class Sample(Section):
         if self.over is not None and not lists:
             raise ValueError(f"`over` is empty; it takes lists of {', '.join(Over.model_fields)}")
         unused = [name for name in ("gamma", "sde_form") if name in lists]
-        if unused and "ode" in lists.get("method", (self.method,)):
+        if unused and set(lists.get("method", (self.method,))) != {"sde"}:
             raise ValueError(
                 f"an ODE has no use for `{unused[0]}`, so its settings would be the same texts several times; sweep it "
                 "in an entry of its own with `method: sde`"

@@ -211,7 +211,7 @@ class SamplerConfig:
         _require(self.gamma >= 0.0, f"gamma is {self.gamma}; it must be 0 or more")
         _require(
             self.method == "sde" or self.gamma == 0.0,
-            f"gamma is {self.gamma} with method 'ode'; gamma belongs to method 'sde' (or set gamma 0)",
+            f"gamma is {self.gamma} with method {self.method!r}; gamma belongs to method 'sde' (or set gamma 0)",
         )
         for name in ("time_std", "noise_scale", "min_gap"):
             _require_positive(name, getattr(self, name))

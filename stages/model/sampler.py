@@ -6,14 +6,15 @@ Condition positions of the state, of x̂ and of the self-condition half hold the
 Shapes: B batch, L positions, D width, S times, K variants of a row.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from elf.stages.model.config import SamplerConfig
+from elf.stages.model.config import Method, SamplerConfig
 from elf.stages.model.draws import SampleDraws
 from elf.stages.model.masks import is_condition
 from elf.stages.model.network import Network
@@ -30,7 +31,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one step did, for `trace`: where the network was asked, what it said, where the state went."""
+    """What one step did: where the network was asked, what it said, where the state went."""
 
     number: int
     z_eval_BLD: Tensor
@@ -59,6 +60,29 @@ class _Held(NamedTuple):
         return self._replace(x_BLD=torch.zeros_like(self.x_BLD))
 
 
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """One interval of the time grid as a method finds it: the state z at time t, and x̂ of the interval before.
+
+    `noise` makes the interval's own unit normals, (B, L, D); `last` says that it ends at time 1.
+    """
+
+    network: Network
+    config: SamplerConfig
+    held: _Held
+    number: int
+    last: bool
+    z_BLD: Tensor
+    x_BLD: Tensor
+    t_B: Tensor
+    next_B: Tensor
+    noise: Callable[[], Tensor]
+
+    def ask(self, z_BLD: Tensor, previous_BLD: Tensor, t_B: Tensor) -> tuple[Tensor, Tensor]:
+        """x̂ and v at (z, t), self-conditioned on the x̂ before; guided, with the condition in its place."""
+        return _evaluate(self.network, self.config, z_BLD, previous_BLD, t_B, self.held)
+
+
 @torch.no_grad()
 def sample_latents(
     network: Network,
@@ -76,23 +100,50 @@ def sample_latents(
     x_BLD = held.x_BLD
     steps = times_BS.shape[1] - 1
     for index in range(steps):
-        t_B, next_B = times_BS[:, index], times_BS[:, index + 1]
-        z_eval_BLD, t_eval_B = z_BLD, t_B
-        stochastic = config.method == "sde" and index < steps - 1
-        if stochastic:
-            noise_BLD = draws.noise(index).to(z_BLD)
-            z_eval_BLD, t_eval_B = _noise_up(z_BLD, t_B, next_B, noise_BLD, config)
-            z_eval_BLD = held.restore(z_eval_BLD)
-        x_BLD, v_BLD = _evaluate(network, config, z_eval_BLD, x_BLD, t_eval_B, held)
-        if stochastic and config.sde_form == "paper":
-            v_BLD = velocity(x_BLD, z_BLD, t_B, config.min_gap)
-            z_BLD = z_BLD + spread(next_B - t_B, z_BLD) * v_BLD
-        else:
-            z_BLD = z_eval_BLD + spread(next_B - t_eval_B, z_BLD) * v_BLD
-        z_BLD = held.restore(z_BLD)
+        step = METHODS[config.method](
+            Interval(
+                network=network,
+                config=config,
+                held=held,
+                number=index,
+                last=index == steps - 1,
+                z_BLD=z_BLD,
+                x_BLD=x_BLD,
+                t_B=times_BS[:, index],
+                next_B=times_BS[:, index + 1],
+                noise=partial(draws.noise, index),
+            )
+        )
+        x_BLD, z_BLD = step.x_BLD, held.restore(step.z_BLD)
         if trace is not None:
-            trace(Step(index, z_eval_BLD, t_eval_B, x_BLD, v_BLD, z_BLD))
+            trace(replace(step, z_BLD=z_BLD))
     return z_BLD
+
+
+def _ode(at: Interval) -> Step:
+    """Euler: along the velocity at the interval's start."""
+    x_BLD, v_BLD = at.ask(at.z_BLD, at.x_BLD, at.t_B)
+    z_BLD = at.z_BLD + spread(at.next_B - at.t_B, at.z_BLD) * v_BLD
+    return Step(at.number, at.z_BLD, at.t_B, x_BLD, v_BLD, z_BLD)
+
+
+def _sde(at: Interval) -> Step:
+    """Back to an earlier time by adding noise, then along the velocity there; the last interval is the ODE's."""
+    if at.last:
+        return _ode(at)
+    noisy_BLD, back_B = _noise_up(at.z_BLD, at.t_B, at.next_B, at.noise().to(at.z_BLD), at.config)
+    noisy_BLD = at.held.restore(noisy_BLD)
+    x_BLD, v_BLD = at.ask(noisy_BLD, at.x_BLD, back_B)
+    if at.config.sde_form == "paper":
+        v_BLD = velocity(x_BLD, at.z_BLD, at.t_B, at.config.min_gap)
+        z_BLD = at.z_BLD + spread(at.next_B - at.t_B, at.z_BLD) * v_BLD
+    else:
+        z_BLD = noisy_BLD + spread(at.next_B - back_B, at.z_BLD) * v_BLD
+    return Step(at.number, noisy_BLD, back_B, x_BLD, v_BLD, z_BLD)
+
+
+METHODS: Mapping[Method, Callable[[Interval], Step]] = {"ode": _ode, "sde": _sde}
+"""What one step of each method is."""
 
 
 def _hold(condition: Condition | None, like_BLD: Tensor) -> _Held:

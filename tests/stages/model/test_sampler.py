@@ -1,16 +1,16 @@
 """The samplers' rules that recorded trajectories do not pin, from the formulas."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 from torch import Tensor
 
-from elf.stages.model.config import SamplerConfig
+from elf.stages.model.config import Method, SamplerConfig
 from elf.stages.model.draws import SampleDraws, draw_samples
 from elf.stages.model.network import Network
-from elf.stages.model.sampler import Condition, Step, sample_latents
+from elf.stages.model.sampler import METHODS, Condition, Step, sample_latents
 from tests.stages.model.tiny import SHAPE, tiny_network
 
 SDE = SamplerConfig(method="sde", steps=5, gamma=1.5)
@@ -38,6 +38,10 @@ def estimate(network: Network, z: Tensor, half: Tensor, t: Tensor, config: Sampl
     with torch.no_grad():
         guidance = torch.full_like(t, config.guidance)
         return network.flow(network(torch.cat([z, half], dim=-1), t, guidance_B=guidance))
+
+
+def test_every_method_that_may_be_asked_for_is_there() -> None:
+    assert set(METHODS) == set(get_args(Method))
 
 
 @pytest.mark.parametrize("form", ["released", "paper", "variance_matched"])
