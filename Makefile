@@ -2,6 +2,7 @@
 #   make quickstart      install, then `elf run quickstart`
 #   make test            format, lint, types, tests
 #   make docs            the pages in docs/ as a site, in ./site
+#   make docs-test       every shell block of README and docs, executed: about 20 minutes on two cores
 # PYTHON=python3.12      another interpreter (3.11 or newer; found by itself if it has a usual name)
 # TORCH_INDEX=https://download.pytorch.org/whl/cpu      a small torch for machines without a GPU
 # OWN_TORCH=1            keep the torch (and numpy) that PYTHON already has
@@ -17,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # --no-compile: Python compiles what is imported when it is; compiling all of torch takes longer than installing.
 INSTALL := $(BIN)/python -m pip install -q --no-compile -c $(VENV)/constraints.txt
 
-.PHONY: quickstart test test-slow docs lint pins clean
+.PHONY: quickstart test test-slow docs docs-test lint pins clean
 
 quickstart: $(VENV)/installed
 	$(BIN)/elf run quickstart
@@ -30,6 +31,9 @@ test-slow: $(VENV)/developing
 
 docs: $(VENV)/developing
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+docs-test: $(VENV)/developing
+	$(BIN)/pytest -q -m docs tests/docs --durations 25
 
 lint: $(VENV)/developing
 	$(BIN)/ruff check .

@@ -54,7 +54,7 @@ part of the key of its stage. `–` means that there is no default.
 
 def make_reference() -> str:
     """The whole page."""
-    helps = "".join(f"```\n{help_of(command)}\n```\n\n" for command in commands(app))
+    helps = "".join(f"```text\n{help_of(command)}\n```\n\n" for command in commands(app))
     return HEAD + helps + SETTINGS + "\n".join(sections(Experiment, "", {})).rstrip() + "\n"
 
 
