@@ -1,5 +1,8 @@
 """What can go wrong with bytes on disk. Each message is one paragraph: what, where, and the cure."""
 
+AGAIN = "Build it again: run its stage with --force."
+"""What helps where something in a store is damaged and only its place is known."""
+
 
 class CacheError(Exception):
     """Anything the cache refuses; the text is meant for the person at the terminal."""

@@ -34,9 +34,11 @@ def short(fingerprint: str) -> str:
 def check_name(stage: str, key: str) -> None:
     """Refuse a stage or key that could not be a folder of the store."""
     if not _STAGE.fullmatch(stage):
-        raise CacheError(f"{stage!r} cannot name a stage: lower-case letters, digits and _ only.")
+        raise CacheError(
+            f"{stage!r} cannot name a stage: a name must be of lower-case letters, digits and _ alone."
+        )
     if not _HEX64.fullmatch(key):
-        raise CacheError(f"{key!r} is no key of stage {stage}: a key is 64 lower-case hex digits.")
+        raise CacheError(f"{key!r} is no key of stage {stage}: a key must be 64 lower-case hex digits.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,10 @@ class Manifest:
             plain = {"format": FORMAT, **asdict(self)}
             return json.dumps(plain, indent=1, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n"
         except (TypeError, ValueError) as error:
-            raise CacheError(f"The manifest of {self.stage} {short(self.fingerprint)}: {error}.") from error
+            raise CacheError(
+                f"The manifest of {self.stage} {short(self.fingerprint)} cannot be written: {error}. What it holds "
+                "must be plain, finite data."
+            ) from error
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "Manifest":

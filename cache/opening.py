@@ -7,7 +7,7 @@ from typing import cast
 import numpy as np
 
 from elf.cache import metadata
-from elf.cache.errors import Damaged
+from elf.cache.errors import AGAIN, Damaged
 from elf.cache.layout import STORAGE, ArrayLayout, DType, Layout, RaggedLayout
 from elf.cache.manifest import JSON
 from elf.cache.parts import check_document
@@ -32,7 +32,7 @@ def read_array_layout(folder: Path) -> ArrayLayout:
         shard_rows, *_ = _chunk(document)
         layout = ArrayLayout(rows, length, width, _dtype(document), shard_rows)
     except (KeyError, TypeError, ValueError) as error:
-        raise Damaged(f"{path} does not describe a store of rows ({error}).") from error
+        raise Damaged(f"{path} does not describe a store of rows ({error}). {AGAIN}") from error
     _check(folder, layout)
     return layout
 
@@ -52,7 +52,7 @@ def read_ragged_layout(folder: Path) -> RaggedLayout:
             shard_tokens=_chunk(tokens)[0],
         )
     except (FileNotFoundError, KeyError, IndexError, TypeError, ValueError) as error:
-        raise Damaged(f"{folder} does not describe a store of ragged rows ({error}).") from error
+        raise Damaged(f"{folder} does not describe a store of ragged rows ({error}). {AGAIN}") from error
     _check(folder, layout)
     return layout
 
@@ -66,11 +66,11 @@ def _load(path: Path) -> dict[str, JSON]:
     try:
         document = json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise Damaged(f"{path} is missing, so {path.parent} is no store that can be read.") from None
+        raise Damaged(f"{path} is missing, so {path.parent} is no store that can be read. {AGAIN}") from None
     except ValueError as error:
-        raise Damaged(f"{path} is damaged: {error}.") from error
+        raise Damaged(f"{path} is damaged: {error}. {AGAIN}") from error
     if not isinstance(document, dict):
-        raise Damaged(f"{path} is damaged: it holds no object.")
+        raise Damaged(f"{path} is damaged: it holds no object. {AGAIN}")
     return cast("dict[str, JSON]", document)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from elf.cache.errors import Damaged
+from elf.cache.errors import AGAIN, Damaged
 from elf.cache.files import make_folder, write_atomic
 from elf.cache.layout import Layout, footer, used_slots
 
@@ -36,10 +36,12 @@ def read_record(folder: Path, layout: Layout, shard: int) -> ShardRecord:
             crc = np.load(file, allow_pickle=False)
         record = ShardRecord(int(plain["rows"]), int(plain["bytes"]), str(plain["digest"]), crc)
     except (FileNotFoundError, ValueError, KeyError, TypeError, EOFError) as error:
-        raise Damaged(f"Shard {shard} of {folder} has no readable record {path} ({error}).") from error
+        raise Damaged(
+            f"Shard {shard} of {folder} has no readable record {path} ({error}). {AGAIN}"
+        ) from error
     rows = len(layout.rows_of(shard))
     if (record.rows, crc.shape, crc.dtype) != (rows, (rows,), np.dtype(np.uint32)):
-        raise Damaged(f"The record {path} is of {record.rows} rows, shard {shard} has {rows}.")
+        raise Damaged(f"The record {path} is of {record.rows} rows, shard {shard} has {rows}. {AGAIN}")
     return record
 
 
@@ -88,6 +90,8 @@ def check_document(path: Path, content: bytes) -> None:
     try:
         found = path.read_bytes()
     except FileNotFoundError:
-        raise Damaged(f"{path} is missing, and without it the store {path.parent} cannot be read.") from None
+        raise Damaged(
+            f"{path} is missing, and without it the store {path.parent} cannot be read. {AGAIN}"
+        ) from None
     if found != content:
-        raise Damaged(f"{path} does not describe this store: it is damaged or of another layout.")
+        raise Damaged(f"{path} does not describe this store: it is damaged or of another layout. {AGAIN}")

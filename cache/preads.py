@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from elf.cache.errors import CacheError, Damaged
+from elf.cache.errors import AGAIN, CacheError, Damaged
 from elf.cache.maps import MAX_OPEN, Locator, Place
 from elf.cache.recent import Recent
 
@@ -53,7 +53,7 @@ class ShardFile:
                     "network it comes over; the same command goes on from what is saved."
                 ) from error
             if count == 0:
-                raise Damaged(f"{self.path} ends at byte {start + done:,}, in the middle of a row.")
+                raise Damaged(f"{self.path} ends at byte {start + done:,}, in the middle of a row. {AGAIN}")
             done += count
 
 

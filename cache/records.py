@@ -23,7 +23,10 @@ def sizes(root: Path) -> dict[str, int]:
             if stat.S_ISREG(status.st_mode):
                 found[path.relative_to(root).as_posix()] = status.st_size
             elif not stat.S_ISDIR(status.st_mode):
-                raise Damaged(f"{path} is a link or a special file; an artifact holds plain files only.")
+                raise Damaged(
+                    f"{path} is a link or a special file; an artifact holds plain files only. Remove it, and put what "
+                    "it leads to in its place if that belongs there."
+                )
     found.pop(MANIFEST, None)
     return found
 

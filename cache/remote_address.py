@@ -23,13 +23,13 @@ def check_address(url: str) -> None:
     )
     if user or parts.query or parts.fragment:
         raise BadRemote(
-            f"The remote {shown} holds a user, a question mark or a number sign. An address is a place alone; "
-            "credentials come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)."
+            f"The remote {shown} holds a user, a question mark or a number sign. Leave them out: an address is a "
+            "place alone; credentials come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)."
         )
     local = parts.scheme == "file"
     if parts.scheme not in SCHEMES or not (parts.path and not host if local else _BUCKET.fullmatch(host)):
         raise BadRemote(
-            f"{redact(shown)!r} is no address of a remote. It is s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, "
+            f"{redact(shown)!r} is no address of a remote. Write s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, "
             "az://CONTAINER/PREFIX or file:///FOLDER."
         )
     if local and not Path(unquote(parts.path)).is_dir():

@@ -47,14 +47,19 @@ def asking(url: str) -> Generator[None]:
         denied = isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError)
         if denied or _DENIED.search(text) or _METADATA.search(text):
             raise BadRemote(_closed(url, error)) from error
-        state = "is full" if _FULL.search(text) else "cannot be reached"
-        raise Unreachable(f"The remote {url} {state}: {_words(error)}.") from error
+        full = _FULL.search(text) is not None
+        state = "is full" if full else "cannot be reached"
+        cure = "Free some space there" if full else "Check the network and the address"
+        raise Unreachable(f"The remote {url} {state}: {_words(error)}. {cure}.") from error
 
 
 def _closed(url: str, error: Exception) -> str:
     scheme = urlsplit(url).scheme
     if scheme == "file":
-        return f"The remote {url} is not open to this user: {_words(error)}."
+        return (
+            f"The remote {url} is not open to this user: {_words(error)}. Let this user read and list it (and write to "
+            "it, for a push), or run the command as one who may."
+        )
     words = "there are none" if _METADATA.search(str(error)) else _words(error)
     return (
         f"The remote {url} is not open to our credentials ({words}). They are taken from the environment "

@@ -14,7 +14,7 @@ from typing import Literal, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from elf.cache.errors import Damaged
+from elf.cache.errors import AGAIN, Damaged
 from elf.cache.files import crc32c
 from elf.cache.layout import STORAGE, Array, DType, Layout
 from elf.cache.maps import MAX_OPEN, MappedShards, Place, Shards
@@ -60,10 +60,10 @@ class _StoredRows:
         self._crc_known = np.zeros(layout.shards, np.bool_)
         for shard in range(layout.shards):
             if fault := shard_fault(folder, layout, shard):
-                raise Damaged(f"Shard {shard} of the store {folder} is damaged: {fault}. {_CURE}")
+                raise Damaged(f"Shard {shard} of the store {folder} is damaged: {fault}. {AGAIN}")
         if (folder / layout.shard_name(layout.shards)).exists():
             raise Damaged(
-                f"The store {folder} has more than the {layout.shards} shards it describes. {_CURE}"
+                f"The store {folder} has more than the {layout.shards} shards it describes. {AGAIN}"
             )
 
     def __len__(self) -> int:
@@ -131,7 +131,7 @@ class _StoredRows:
             self._crc[rows.start : rows.stop] = read_record(self.folder, self.layout, shard).crc
             self._crc_known[shard] = True
         if crc32c(tokens) != int(self._crc[row]):
-            raise Damaged(f"Row {row} in shard {shard} of the store {self.folder} has changed. {_CURE}")
+            raise Damaged(f"Row {row} in shard {shard} of the store {self.folder} has changed. {AGAIN}")
 
     def _places(self, indices: Indices) -> list[Place]:
         """(shard, first token, token after the last) of each row."""
@@ -171,9 +171,6 @@ def open_rows(folder: Path) -> Rows | RaggedRows:
 def random_rows(rows: int, count: int, *, seed: int) -> npt.NDArray[np.int64]:
     """At most `count` different ones of so many rows, in order."""
     return np.sort(np.random.default_rng(seed).choice(rows, min(count, rows), replace=False))
-
-
-_CURE = "Build it again: run its stage with --force."
 
 
 def _locate(folder: Path, layout: Layout, shard: int) -> tuple[Path, int]:

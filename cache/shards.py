@@ -88,7 +88,8 @@ def finalise(folder: Path, layout: Layout) -> dict[int, ShardRecord]:
     missing = [shard for shard in range(layout.shards) if shard not in found]
     if missing:
         raise CacheError(
-            f"{folder} lacks {len(missing)} of {layout.shards} shards, the first is shard {missing[0]}."
+            f"{folder} lacks {len(missing)} of {layout.shards} shards, the first is shard {missing[0]}; write every "
+            "shard before the store is finished."
         )
     for shard, record in found.items():
         path = folder / layout.shard_name(shard)
@@ -127,11 +128,13 @@ def _stream(temporary: Path, layout: Layout, shard: int, blocks: Iterable[Array 
                 row += 1
             if place != len(bits):
                 raise CacheError(
-                    f"Shard {shard}: a block of {len(bits)} tokens does not end where row {row} does."
+                    f"Shard {shard}: a block of {len(bits)} tokens does not end where row {row} does; give whole rows."
                 )
             size += written.result()
         if row != len(tokens):
-            raise CacheError(f"Shard {shard} got {row} rows instead of {len(tokens)}.")
+            raise CacheError(
+                f"Shard {shard} got {row} rows instead of {len(tokens)}; give each of its rows once, in order."
+            )
         for tail in _tail(layout, shard, size):
             digest.update(tail)
             size += _write(file.fileno(), tail, temporary)
@@ -154,7 +157,7 @@ def _bits(block: Array | memoryview, layout: Layout, shard: int) -> Array:
     if array.dtype != storage.dtype or not (flat or shaped):
         raise CacheError(
             f"Shard {shard} got a block of {array.dtype} {array.shape}; the store holds {layout.dtype} "
-            f"({storage.dtype}), {layout.length} tokens of {layout.width}."
+            f"({storage.dtype}), {layout.length} tokens of {layout.width}: give it blocks of these."
         )
     return np.ascontiguousarray(array).view(storage.bits).reshape(-1, layout.width)
 
@@ -168,7 +171,7 @@ def _check_finite(bits: Array, scratch: Array, layout: Layout, row: int) -> None
         raise NotFinite(
             row,
             f"Row {row}, token {token}, channel {channel} is not a finite {layout.dtype} number; nothing of its "
-            "shard was stored. A dtype of wider range (bfloat16, float32) helps if it is an overflow.",
+            "shard was stored. If it is an overflow, choose a dtype of wider range (bfloat16, float32).",
         )
 
 

@@ -130,7 +130,8 @@ class Store:
 
         def refuse(holder: object) -> None:
             raise StoreBusy(
-                f"{stage} {short(key)} is being built by {holder or 'children of a dead process'}."
+                f"{stage} {short(key)} is being built by {holder or 'children of a dead process'}, so it is not "
+                "replaced now; nothing is lost. Run the same command again when that is done."
             )
 
         place = self._place(stage, key)
@@ -276,7 +277,9 @@ class Store:
 
     def _lease(self, path: Path) -> Lease:
         if path not in self._leases:
-            raise CacheError(f"{path} is not a folder that this process is building.")
+            raise CacheError(
+                f"{path} is not a folder that this process is building; give the one it got to build in."
+            )
         return self._leases[path]
 
     def _seal(self, path: Path, manifest: Manifest) -> None:
@@ -285,14 +288,17 @@ class Store:
         lease.check()
         owner = f"{manifest.stage} {short(manifest.fingerprint)}"
         if (path.parent.name, path.name[:64]) != manifest.place:
-            raise CacheError(f"The manifest of {owner} does not belong to {path}.")
+            raise CacheError(
+                f"The manifest of {owner} does not belong to {path}; publish each folder with its own."
+            )
         wanted = {name: record.bytes for name, record in manifest.every_file.items()}
         found = sizes(path)
         if wanted != found:
             name = min(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
             raise CacheError(
                 f"{path / name} holds {found.get(name, 'no')} bytes, the manifest of {owner} says "
-                f"{wanted.get(name, 'none')}: something wrote to the folder after its files were recorded."
+                f"{wanted.get(name, 'none')}: something wrote to the folder after its files were recorded. "
+                "Run the same command again once nothing else writes there."
             )
         text = _checked_text(manifest, owner)
         fsync_tree(path)
@@ -311,7 +317,9 @@ def _checked_text(manifest: Manifest, owner: str) -> str:
     try:
         Manifest.from_json(text)
     except Damaged as fault:
-        raise CacheError(f"The manifest of {owner} cannot be written: {fault}.") from fault
+        raise CacheError(
+            f"The manifest of {owner} cannot be written: {fault}. This is a fault of the program; please report it."
+        ) from fault
     return text
 
 

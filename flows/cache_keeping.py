@@ -44,7 +44,11 @@ def pin_artifact(key: str, note: str, store: str | None) -> None:
         found = place  # damaged, and still kept
     if found is None:
         unpin(opened.root, place)
-        raise Failed(f"{place[0]} {short(place[1])} was collected meanwhile; nothing is pinned.")
+        stage, fingerprint = place
+        raise Failed(
+            f"{stage} {short(fingerprint)} was collected meanwhile; nothing is pinned. `elf run` with the experiment "
+            "it belongs to builds it again."
+        )
     words = f"Pinned {place[0]} {short(place[1])}: gc keeps it and what it was made from."
     make_console().print(words, highlight=False)
 
@@ -54,7 +58,8 @@ def unpin_artifact(key: str, store: str | None) -> None:
     opened = open_store(store)
     place = _pinned_place(key, opened)
     if not unpin(opened.root, place):
-        raise Failed(f"{place[0]} {short(place[1])} is not pinned.")
+        stage, fingerprint = place
+        raise Failed(f"{stage} {short(fingerprint)} is not pinned; `elf cache ls` shows what is.")
     make_console().print(f"Unpinned {place[0]} {short(place[1])}.", highlight=False)
 
 

@@ -67,7 +67,10 @@ def pull_artifacts(names: Sequence[str], store: str | None, *, with_inputs: bool
                     ),
                 )
                 if pulled is None:
-                    raise Failed(f"{stage} {short(key)} was at {remote} a moment ago and is gone now.")
+                    raise Failed(
+                        f"{stage} {short(key)} was at {remote} a moment ago and is gone now: somebody deletes files "
+                        "there. Push it again from a host that has it, or build it here with `elf run`."
+                    )
                 came += pulled.received
                 word, held = "pulled" if pulled.received else "here  ", wanted[stage, key]
                 _tell(out, word, pulled.artifact.manifest, held.bytes(), began)
@@ -99,7 +102,10 @@ def _meant(name: str, store: Store) -> Iterator[Artifact]:
         complain(f"{name}/{step} is gone here, so it is not pushed.")
     steps = {artifact.manifest.place: artifact for artifact in record.steps.values()}
     if not steps:
-        raise Failed(f"The run '{name}' has no step whose artifact is here, so there is nothing to push.")
+        raise Failed(
+            f"The run '{name}' has no step whose artifact is here, so there is nothing to push: run it again with "
+            "`elf run`, with the settings of its experiment.yaml."
+        )
     yield from sorted(steps.values(), key=lambda artifact: artifact.manifest.provenance.started)
 
 

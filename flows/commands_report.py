@@ -24,7 +24,7 @@ LONGEST = 100
 def report_runs(names: Sequence[str], out: str | None, *, as_json: bool) -> None:
     """Name the page of one run, made anew if it is not there or a folder is given; or write one page of several."""
     if twice := [name for name in names if names.count(name) > 1]:
-        raise Misconfigured(f"The run '{twice[0]}' is named twice; each run stands beside the others once.")
+        raise Misconfigured(f"The run '{twice[0]}' is named twice; name each run once.")
     records = [read_run(RUNS, name) for name in names]
     page = records[0].path / PAGE
     # A link leads to the page that the stage made; a file is of an earlier call and may be of an earlier state.

@@ -56,7 +56,7 @@ def export_weights(run: str, file: str) -> None:
     if predicted != "x":
         raise Failed(
             f"The network of '{run}' predicts {predicted}, which its weights do not tell: the authors' program would "
-            "take it for x. Only runs with train.model.prediction x have a form there."
+            "take it for x. Export a run whose train.model.prediction is x."
         )
     found = last_checkpoint(trained.path)
     write_file(path, found.model, found.ema, found.step)

@@ -63,7 +63,10 @@ def telling(*, debug: bool) -> Iterator[None]:
     except Ended:
         raise
     except Exception as error:
-        words = f"{type(error).__name__}: {error} (not foreseen; --debug shows where it came from)"
+        words = (
+            f"{type(error).__name__}: {error}. This was not foreseen: run the command again with --debug to see where "
+            "it comes from, and please report it."
+        )
         raise _end(FAILED, words, debug=debug) from None
     finally:
         for number, handler in before.items():

@@ -18,7 +18,9 @@ from elf.pipeline.errors import Failed
 BUSY_FOR = 60.0
 """Seconds for which a server may say that it is too busy, or take to answer."""
 _BUSY = (429, 502, 503)
-_CURES = {401: " Set PREFECT_API_AUTH_STRING (or PREFECT_API_KEY) to what the server wants."}
+_CURES = {401: "Set PREFECT_API_AUTH_STRING (or PREFECT_API_KEY) to what the server wants."}
+_LOG = "Look into the server's log for the reason."
+_ELSE = "Set PREFECT_API_URL to the address of one (it ends in /api), or unset it and call `elf up`."
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -54,7 +56,7 @@ class PrefectApi:
                 raise
             answer = None
         if not isinstance(answer, str):
-            raise Unreachable(f"What answers at {self.url} is no Prefect server.")
+            raise Unreachable(f"What answers at {self.url} is no Prefect server. {_ELSE}")
         return answer
 
     def answers(self, *, patience: float = 30) -> bool:
@@ -100,15 +102,16 @@ class PrefectApi:
         except HTTPError as error:
             with error:
                 words = error.read(2000).decode(errors="replace")
-            told = f"The server refused {method} {self.url}/{path} ({error.code}): {words}"
-            raise Refused(told + _CURES.get(error.code, ""), error.code) from None
+            cure = _CURES.get(error.code, _LOG)
+            told = f"The server refused {method} {self.url}/{path} ({error.code}): {words} {cure}"
+            raise Refused(told, error.code) from None
         except (URLError, OSError, HTTPException) as error:
             reason = getattr(error, "reason", error)
-            raise Unreachable(f"No Prefect server answers at {self.url} ({reason}).") from None
+            raise Unreachable(f"No Prefect server answers at {self.url} ({reason}). {_ELSE}") from None
         try:
             return json.loads(text) if text else None
         except ValueError:
-            raise Unreachable(f"What answers at {self.url} is no Prefect server.") from None
+            raise Unreachable(f"What answers at {self.url} is no Prefect server. {_ELSE}") from None
 
 
 def _credentials() -> dict[str, str]:

@@ -47,7 +47,9 @@ class Address:
                 raise Failed(f"Port {self.port} may not be used by you; choose one above 1023.") from None
             except OSError as error:
                 if error.errno == errno.EADDRNOTAVAIL:
-                    raise Misconfigured(f"--host {self.host} is no address of this machine.") from None
+                    raise Misconfigured(
+                        f"--host {self.host} is no address of this machine; name one that is, or leave it out."
+                    ) from None
                 return False
         return True
 
@@ -74,7 +76,7 @@ def database_text(url: str) -> str:
     scheme, split, rest = url.partition("://")
     if scheme not in _DRIVERS or not split:
         raise Misconfigured(
-            f"A database URL begins with {' or '.join(f'{each}://' for each in _DRIVERS)}; the one given by "
+            f"A database URL must begin with {' or '.join(f'{each}://' for each in _DRIVERS)}; the one given by "
             "--database or PREFECT_SERVER_DATABASE_CONNECTION_URL does not."
         )
     kind = _DRIVERS[scheme]

@@ -82,12 +82,13 @@ def wait_for_server(folder: ServiceFolder, server: Server) -> None:
             words = _last_words(folder.server_log)
             raise Failed(
                 f"The Prefect server did not answer at {server.api} within {PATIENCE:g} s{words}. "
-                f"Its log is {folder.server_log}."
+                f"Its log is {folder.server_log}; `elf down` ends it."
             )
         time.sleep(0.2)
     words = _last_words(folder.server_log)
-    kind = Failed if address.is_free() else PortTaken
-    raise kind(f"The Prefect server did not come up{words}. Its log is {folder.server_log}.")
+    raise (Failed if address.is_free() else PortTaken)(
+        f"The Prefect server did not come up{words}. Read its log, {folder.server_log}, then call `elf up` again."
+    )
 
 
 def start_worker(folder: ServiceFolder, api: str) -> Worker:
@@ -110,7 +111,8 @@ def wait_for_worker(folder: ServiceFolder, worker: Worker, began: datetime) -> N
             return
         time.sleep(0.2)
     raise Failed(
-        f"The worker did not come up{_last_words(folder.worker_log)}. Its log is {folder.worker_log}."
+        f"The worker did not come up{_last_words(folder.worker_log)}. Read its log, {folder.worker_log}, then call "
+        "`elf up` again."
     )
 
 

@@ -94,7 +94,10 @@ def find_config(config: str, shipped: Path) -> Path:
             f"There is no configuration called '{config}'. {hint}Give the path of a YAML file, or one of the "
             f"shipped names: {', '.join(names)}."
         )
-    raise Misconfigured(f"The configuration file {path} does not exist (looked in {Path.cwd()}).")
+    raise Misconfigured(
+        f"The configuration file {path} does not exist (looked in {Path.cwd()}). Correct its path, or give one of the "
+        f"shipped names: {', '.join(shipped_names(shipped))}."
+    )
 
 
 def shipped_names(shipped: Path) -> list[str]:
@@ -127,15 +130,20 @@ def _read(path: Path, shipped: Path, below: tuple[Path, ...]) -> tuple[Tree, lis
         node = compose(text)
         loaded = OmegaConf.to_container(OmegaConf.create(text), resolve=False) if text.strip() else {}
     except (OSError, UnicodeDecodeError) as error:
-        raise Misconfigured(f"The configuration {path} cannot be read: {error}.") from error
+        raise Misconfigured(
+            f"The configuration {path} cannot be read: {error}. It must be UTF-8 text that this user may read."
+        ) from error
     except (yaml.YAMLError, OmegaConfBaseException) as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or str(error)
-        raise Misconfigured(f"The configuration {path}{where} is not valid YAML: {problem}.") from error
+        raise Misconfigured(
+            f"The configuration {path}{where} is not valid YAML: {problem}. Write `key: value` lines, those of a "
+            "section indented alike, with spaces."
+        ) from error
     if not isinstance(loaded, dict):
         raise Misconfigured(
-            f"The configuration {path} holds a {type(loaded).__name__}, not `key: value` lines."
+            f"The configuration {path} holds a {type(loaded).__name__}; it must be `key: value` lines."
         )
     _refuse_traps(node, f"The configuration {path}, line {{line}},")
     tree = cast("Tree", loaded)
@@ -158,12 +166,16 @@ def _apply(tree: Tree, given: Tree, override: str) -> None:
     path, equals, text = override.partition("=")
     parts = path.strip().split(".")
     if not equals or not all(parts):
-        raise Misconfigured(f"The override '{override}' is not of the form section.key=value.")
+        raise Misconfigured(
+            f"The override '{override}' is not of the form section.key=value; write it like train.steps=2000."
+        )
     try:
         _refuse_traps(compose(f"value: {text}"), f"The override '{path.strip()}'")
         value = cast("Tree", OmegaConf.to_container(OmegaConf.create(f"value: {text}")))["value"]
     except (yaml.YAMLError, OmegaConfBaseException, KeyError) as error:
-        raise Misconfigured(f"The value in '{override}' cannot be read: {error}.") from error
+        raise Misconfigured(
+            f"The value in '{override}' cannot be read: {error}. It is read as YAML: put text with signs in quotes."
+        ) from error
     here: Any = tree
     for depth, part in enumerate(parts):
         last = depth == len(parts) - 1
@@ -196,7 +208,8 @@ def _validate(tree: Tree, model: type[M], origins: Sequence[Origin], path: Path)
         text = json.dumps(tree)
     except (TypeError, ValueError) as error:
         raise Misconfigured(
-            f"The configuration {path} holds something that is not plain data: {error}."
+            f"The configuration {path} holds something that is not plain data: {error}. Write numbers, text, true, "
+            "false, null, lists and mappings alone."
         ) from error
     try:
         return model.model_validate_json(text)
@@ -244,7 +257,7 @@ def _explain(
         hint = f"did you mean `{near[0]}`?" if near else f"it knows {', '.join(names)}."
         return f"Unknown key `{dotted}`{where}: {parent} has no `{location[-1]}`; {hint}"
     if fault["type"] == "missing":
-        return f"The key `{dotted}` is missing{where}."
+        return f"The key `{dotted}` is missing{where}; give it a value."
     messages = [each["msg"].removeprefix("Value error, ") for each in faults]
     message = " or ".join(dict.fromkeys(text[0].lower() + text[1:] for text in messages))
     value = "" if isinstance(fault["input"], dict | list) else f" is {json.dumps(fault['input'])}"

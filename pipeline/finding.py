@@ -43,7 +43,10 @@ def find_artifact(text: str, store: Store, runs: Path) -> Artifact:
     place = find_place(text, store, runs)
     artifact = store.find(*place)
     if artifact is None:
-        raise Failed(f"{place[0]} {short(place[1])} is not in {store.root}.")
+        stage, key = place
+        raise Failed(
+            f"{stage} {short(key)} is not in {store.root}; `elf run` with the experiment it belongs to builds it again."
+        )
     return artifact
 
 
@@ -69,8 +72,9 @@ def _by_run(text: str, store: Store, runs: Path) -> list[Place]:
         return _inside(link, store) or _gone(text, link)
     artifact = record.steps.get(parts[1])
     if artifact is None:
+        run, step = parts
         known = ", ".join(record.steps) or "none"
-        raise Failed(f"The run '{parts[0]}' has no step '{parts[1]}'; it has: {known}.")
+        raise Failed(f"The run '{run}' has no step '{step}'; it has: {known}.")
     return _inside(artifact.path, store) or _elsewhere(text, artifact.path)
 
 

@@ -102,12 +102,14 @@ class Plan:
                 )
             if source not in named:
                 raise Misconfigured(
-                    f"Step '{name}' wants '{source}' as its {role}, but the plan has no such step."
+                    f"Step '{name}' wants '{source}' as its {role}, but the plan has no such step; add it."
                 )
             self._add(source, named, (*above, name))
         missing = [role for role in step.spec.required() if role not in step.inputs]
         if missing:
-            raise Misconfigured(f"Step '{name}' ({step.spec.name}) lacks its input {', '.join(missing)}.")
+            raise Misconfigured(
+                f"Step '{name}' ({step.spec.name}) lacks its input {', '.join(missing)}; give it one."
+            )
         keys = {role: self._planned[source].key for role, source in sorted(step.inputs.items())}
         payload = key_payload(step.spec, step.section, keys)
         self._planned[name] = Planned(step, fingerprint(payload), payload, keys)

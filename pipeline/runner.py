@@ -309,4 +309,7 @@ def _plain(facts: Mapping[str, JSON], name: str) -> Mapping[str, JSON]:
     try:
         return json.loads(json.dumps(facts, allow_nan=False))
     except (TypeError, ValueError) as error:
-        raise Failed(f"Step '{name}' reported a fact that is not plain, finite data: {error}.") from error
+        raise Failed(
+            f"Step '{name}' reported a fact that is not plain, finite data: {error}. This is a fault of its stage; "
+            "please report it."
+        ) from error
