@@ -61,6 +61,14 @@ def test_a_shell_block_that_is_run_is_one(block: Block) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_no_command_hides_in_a_block_of_text() -> None:
+    """A list of what there is, CONFIG and RUN standing for something, is text; a command to type is none."""
+    for block in BLOCKS:
+        lines = block.text.splitlines() if block.language == "text" else []
+        if any(line.split(" ")[0] in ("elf", "make", "prefect", "python") for line in lines):
+            assert FORM.search(block.text), f"{block.place}: make it a shell block"
+
+
 @pytest.mark.parametrize("block", SETTINGS, ids=lambda block: block.place)
 def test_settings_are_those_that_a_configuration_takes(block: Block, tmp_path: Path) -> None:
     parent = "" if block.text.lstrip().startswith("extends:") or "\nextends:" in block.text else "quickstart"
