@@ -71,15 +71,20 @@ def parse(uri: str) -> Reference:
     scheme, colon, rest = uri.partition(":")
     if not colon or scheme not in _FORMS:
         known = ", ".join(f"{name}:" for name in _FORMS)
-        raise Misconfigured(f"The asset '{uri}' starts with none of {known} (a local file is path:{uri}).")
+        raise Misconfigured(
+            f"The asset '{uri}' starts with none of {known}; for a local file write path:{uri}."
+        )
     pattern, form = _FORMS[scheme]
     match = pattern.fullmatch(rest)
     if match is None:
-        raise Misconfigured(f"The asset '{uri}' is not of the form {form}.")
+        raise Misconfigured(f"The asset '{uri}' must be of the form {form}.")
     parts = {name: value for name, value in match.groupdict().items() if value is not None}
     reference = Reference(scheme, **parts)
     if scheme in ("pypi", "hub") and not _stays_inside(reference.inside):
-        raise Misconfigured(f"The asset '{uri}' names '{reference.inside}', which is no plain path in it.")
+        raise Misconfigured(
+            f"The asset '{uri}' names '{reference.inside}', which is no plain path in it; name a file or a folder "
+            "there, without `..`."
+        )
     return reference
 
 
@@ -144,14 +149,20 @@ def read_topics(module: str) -> str:
     Raises Misconfigured for a module outside the standard library or without such a dictionary.
     """
     if module.split(".")[0] not in sys.stdlib_module_names:
-        raise Misconfigured(f"python:{module} is not of the standard library; only its text may be named so.")
+        raise Misconfigured(
+            f"python:{module} is not of the standard library, whose text alone is named so; take path:FILE for other "
+            "text."
+        )
     try:
         topics = vars(importlib.import_module(module)).get("topics")
     except ImportError as error:
-        raise Misconfigured(f"python:{module} cannot be imported here ({error}).") from error
+        raise Misconfigured(
+            f"python:{module} cannot be imported here ({error}). Install the whole of Python, or take other text, as "
+            "path:FILE."
+        ) from error
     if not isinstance(topics, dict) or not all(isinstance(text, str) for text in topics.values()):
         raise Misconfigured(
-            f"python:{module} has no dictionary of texts called `topics`; pydoc_data.topics has."
+            f"python:{module} has no dictionary of texts called `topics`; take python:pydoc_data.topics."
         )
     lines = (
         json.dumps({"id": str(name), "text": topics[name]}, ensure_ascii=False) for name in sorted(topics)
@@ -166,14 +177,20 @@ def digest_topics(module: str) -> str:
 
 def _locate_path(asset: Asset, path: Path) -> Located:
     if not path.exists():
-        raise Misconfigured(f"The asset '{asset.uri}' does not exist: there is no {path}.")
+        raise Misconfigured(
+            f"The asset '{asset.uri}' does not exist: there is no {path}. Correct `uri`, or bring the file."
+        )
     source = FOLDER if path.is_dir() else f"bytes:{path.suffix.lower()}"
     if path.is_dir() and not list_files(path):
-        raise Misconfigured(f"The asset '{asset.uri}' is an empty folder: {path}.")
+        raise Misconfigured(
+            f"The asset '{asset.uri}' is an empty folder: {path}. Put its files there, or correct `uri`."
+        )
     try:
         digest = digest_path(path)
     except PermissionError as error:
-        raise Misconfigured(f"The asset '{asset.uri}' may not be read: {error}.") from error
+        raise Misconfigured(
+            f"The asset '{asset.uri}' may not be read: {error}. Make it readable for this user."
+        ) from error
     return Located(source=source, digest=_pinned(asset, digest), unpack=asset.unpack, location=str(path))
 
 

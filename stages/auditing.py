@@ -112,7 +112,8 @@ def _job(artifact: Artifact, inputs: Mapping[str, Artifact]) -> EncodeJob:
     except ValidationError as error:
         raise Failed(
             f"encode {short(artifact.manifest.fingerprint)} was made with settings that this version does not know: "
-            f"{error.errors()[0]['msg']} ({'.'.join(map(str, error.errors()[0]['loc']))})."
+            f"{error.errors()[0]['msg']} ({'.'.join(map(str, error.errors()[0]['loc']))}). Audit it with the version "
+            "that made it, or build it again with `elf run`."
         ) from error
     return job_of(section, inputs, artifact.path, Compute())
 
@@ -136,7 +137,7 @@ def _audit_view(
     if stored != layout.rows:
         raise Failed(
             f"View {name} in {job.out} holds {stored:,} rows, but the tokens it was made from have {layout.rows:,}: "
-            "they were built again since, and came out otherwise."
+            "they were built again since, and came out otherwise. Encode them again: run encode with --force."
         )
     chosen = random_rows(layout.rows, rows, seed=seed)
     compared: list[Compared] = []

@@ -52,7 +52,7 @@ def read_file(path: Path) -> Foreign:
     """Read a checkpoint without running anything in it. Raises Failed naming what is missing or damaged."""
     plain = _load(path)
     if not isinstance(plain, Mapping):
-        raise Failed(f"{path} holds a {type(plain).__name__}; a dict with '{RAW}' and '{EMA}' is wanted.")
+        raise Failed(f"{path} holds a {type(plain).__name__}; it must be a dict with '{RAW}' and '{EMA}'.")
     for key in (RAW, EMA):
         part = plain.get(key)
         if not isinstance(part, Mapping) or not all(
@@ -60,8 +60,8 @@ def read_file(path: Path) -> Foreign:
         ):
             raise Failed(
                 f"{path} has no '{key}' that maps names to tensors; it holds "
-                f"{', '.join(map(repr, plain)) or 'nothing'}. An ELF checkpoint of the authors' "
-                "program has both the weights and their average."
+                f"{', '.join(map(repr, plain)) or 'nothing'}. Take an ELF checkpoint of the "
+                "authors' program: it has both the weights and their average."
             )
     step = plain.get(STEP, 0)
     if isinstance(step, Tensor) and step.dim() == 0 and not step.is_floating_point():
@@ -99,13 +99,15 @@ def translate(tensors: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
     try:
         ours = from_authors(tensors)
     except (ValueError, RuntimeError) as error:  # RuntimeError: a sparse kernel cannot be turned
-        raise Failed(f"{path} holds weights of another program: {error}.") from error
+        raise Failed(
+            f"{path} holds weights of another program: {error}. Take an ELF checkpoint of the authors' program."
+        ) from error
     for name, tensor in ours.items():
         if tensor.dtype not in DTYPES or tensor.layout != torch.strided or tensor.is_meta:
             kinds = ", ".join(str(kind).removeprefix("torch.") for kind in DTYPES)
             raise Failed(
-                f"{path} holds {name} as {tensor.dtype} ({tensor.layout}, on {tensor.device}); weights are dense "
-                f"tensors of {kinds}."
+                f"{path} holds {name} as {tensor.dtype} ({tensor.layout}, on {tensor.device}); weights must be "
+                f"dense tensors of {kinds}."
             )
     return {name: tensor.contiguous() for name, tensor in ours.items()}
 
@@ -115,7 +117,10 @@ def write_file(path: Path, raw: Mapping[str, Tensor], ema: Mapping[str, Tensor],
     try:
         parts = {RAW: to_authors(raw), EMA: to_authors(ema)}
     except ValueError as error:
-        raise Failed(f"These weights have no form in the authors' program: {error}.") from error
+        raise Failed(
+            f"{path} was not written, for the weights have no form in the authors' program: {error}. Export a run "
+            "whose train.model.conditioning is prefix."
+        ) from error
     temporary = temporary_beside(path)
     try:
         with writing(path):

@@ -90,7 +90,10 @@ def _measure(
     layout = source.layout
     counts = view.valid(np.arange(view.tokens.rows))
     if len(counts) != layout.rows:
-        raise Failed(f"View {name} in {folder} holds {layout.rows:,} rows, its tokens have {len(counts):,}.")
+        raise Failed(
+            f"View {name} in {folder} holds {layout.rows:,} rows, its tokens have {len(counts):,}. Encode them again: "
+            "run encode with --force."
+        )
     valid = _valid(layout, counts)
 
     def sums(block: np.ndarray, block_info: Any) -> np.ndarray:

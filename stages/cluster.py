@@ -156,8 +156,8 @@ def do_parts(
                 waiting = _wait_a_little(waiting, done)
     except (CommClosedError, FutureCancelledError, FuturesCancelledError) as error:
         raise Failed(
-            "The Dask scheduler went away while the work was going on. What is finished stays finished: start the "
-            "scheduler again and run the same command."
+            "The Dask scheduler (compute.encode.scheduler) went away while the work was going on. What is finished "
+            "stays finished: start the scheduler again and run the same command."
         ) from error
     finally:
         client.cancel(futures, force=True)

@@ -44,7 +44,10 @@ class Scored:
         lines = (scores.path / PER_TEXT).read_text(encoding="utf-8").splitlines()
         records = [json.loads(line) for line in lines]
         if [(each["seed"], each["id"]) for each in records] != [(text.seed, text.id) for text in texts]:
-            raise Failed(f"The scores in {scores.path} are not of the texts in {samples.path}.")
+            raise Failed(
+                f"The scores in {scores.path} are not of the texts in {samples.path}. Score them again: run evaluate "
+                "with --force."
+            )
         return cls(name, texts, metrics, records)
 
     @property

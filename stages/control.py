@@ -100,7 +100,8 @@ class Unigram:
         self.ends = np.cumsum(counts)
         if not self.ends[-1]:
             raise Failed(
-                f"The training rows in {train.path} hold nothing but end marks; there is no unigram of them."
+                f"The training rows in {train.path} hold nothing but end marks, of which there is no unigram. Bring "
+                "text with words, or leave that control out of evaluate.controls."
             )
 
     def draw(self, seed: int, row: int, count: int) -> np.ndarray:

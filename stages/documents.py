@@ -132,7 +132,7 @@ class Corpus:
         if plain and self.source.pairs:
             raise Failed(
                 f"{self.shown}, file {plain[0]} is plain text, which has no columns '{self.source.source}' and "
-                f"'{self.source.target}'; pairs are read from JSON lines or parquet."
+                f"'{self.source.target}'; bring pairs as JSON lines or parquet."
             )
         return files
 

@@ -81,7 +81,10 @@ def run(section: Encode, context: StageContext) -> Mapping[str, JSON]:
 def check_tokens(rows: TokenRows, info: EncoderInfo) -> str:
     """Digest of the ids of ten probe strings. Raises Failed where tokens and encoder do not belong together."""
     if rows.rows == 0:
-        raise Failed("There is no row to encode: tokenize made none of these documents.")
+        raise Failed(
+            f"There is no row to encode in {rows.path}: tokenize made none of these documents. Bring more text, or "
+            "lower tokenize.length."
+        )
     if rows.vocabulary.tokenizer_size > info.vocabulary:
         raise Failed(
             f"The tokenizer of the rows has {rows.vocabulary.tokenizer_size:,} ids, but the encoder in {info.folder} "

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from elf.pipeline.errors import Failed, Misconfigured
-from elf.stages.encoder_files import CONFIG, digest_encoder, read_config, read_weights, stored_dtype
+from elf.stages.encoder_files import CONFIG, WHOLE, digest_encoder, read_config, read_weights, stored_dtype
 from elf.stages.fast_t5 import FastT5, T5Shape
 from elf.stages.model.masks import additive
 
@@ -106,7 +106,7 @@ class Encoder:
             if lowest < 0 or highest >= self.info.vocabulary:
                 raise Failed(
                     f"Token id {lowest if lowest < 0 else highest} is outside the encoder's vocabulary: it embeds "
-                    f"{self.info.vocabulary:,} ids. The tokens were made with a tokenizer of another encoder."
+                    f"{self.info.vocabulary:,} ids. Tokenize with the encoder's own tokenizer."
                 )
 
 
@@ -130,7 +130,9 @@ def describe_encoder(folder: Path, *, layer: int | None, compute: str) -> Encode
     try:
         width, layers, vocabulary, longest = family.numbers(config)
     except (KeyError, TypeError, ValueError) as error:
-        raise Failed(f"{folder / CONFIG} does not describe a {model_type} encoder: {error}.") from error
+        raise Failed(
+            f"{folder / CONFIG} does not describe a {model_type} encoder: {error}. {WHOLE}"
+        ) from error
     if layer is not None and not 0 <= layer <= layers:
         raise Misconfigured(
             f"encode.layer is {layer}, but the {model_type} encoder in {folder} has hidden layers 0 to {layers}."
@@ -210,7 +212,7 @@ def _load_bert(info: EncoderInfo, device: torch.device, dtype: torch.dtype) -> H
             output_loading_info=True,
         )
     except (OSError, RuntimeError, ValueError) as error:
-        raise Failed(f"The encoder in {info.folder} cannot be loaded: {error}.") from error
+        raise Failed(f"The encoder in {info.folder} cannot be loaded: {error}. {WHOLE}") from error
     finally:
         logging.set_verbosity(verbosity)
     missing = sorted(name for name in report["missing_keys"] if not name.startswith("pooler."))

@@ -17,6 +17,7 @@ from elf.cache.files import digest_file
 from elf.pipeline.errors import Failed
 
 CONFIG = "config.json"
+WHOLE = "Bring the whole model folder."
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
@@ -26,11 +27,11 @@ def read_config(folder: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise Failed(f"{folder} holds no {CONFIG}, so there is no encoder in it.") from None
+        raise Failed(f"{folder} holds no {CONFIG}, so there is no encoder in it. {WHOLE}") from None
     except ValueError as error:
-        raise Failed(f"{path} is damaged: {error}.") from error
+        raise Failed(f"{path} is damaged: {error}. {WHOLE}") from error
     if not isinstance(config, dict) or "model_type" not in config:
-        raise Failed(f"{path} names no model_type, so nobody can say what encoder this is.")
+        raise Failed(f"{path} names no model_type, so nobody can say what encoder this is. {WHOLE}")
     return config
 
 
@@ -61,13 +62,13 @@ def stored_dtype(folder: Path) -> str:
             with path.open("rb") as stream:
                 header = json.loads(stream.read(struct.unpack("<Q", stream.read(8))[0]))
         except (struct.error, ValueError) as error:
-            raise Failed(f"{path} is no safetensors file: {error}.") from error
+            raise Failed(f"{path} is no safetensors file: {error}. {WHOLE}") from error
         for name, entry in header.items():
             if name != "__metadata__" and entry["dtype"] in _DTYPES:
                 begin, end = entry["data_offsets"]
                 held[entry["dtype"]] = held.get(entry["dtype"], 0) + end - begin
     if not held:
-        raise Failed(f"The weight files in {folder} hold no floating-point tensor.")
+        raise Failed(f"The weight files in {folder} hold no floating-point tensor. {WHOLE}")
     return _DTYPES[max(sorted(held), key=held.__getitem__)]
 
 
@@ -81,6 +82,6 @@ def read_weights(folder: Path, wanted: Iterable[str]) -> dict[str, Tensor]:
                 for name in missing & set(file.keys()):
                     found[name] = file.get_tensor(name).float()
         except (SafetensorError, OSError) as error:
-            raise Failed(f"{path} cannot be read: {error}.") from error
+            raise Failed(f"{path} cannot be read: {error}. {WHOLE}") from error
         missing -= found.keys()
     return found

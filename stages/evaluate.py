@@ -57,7 +57,7 @@ def run(section: Evaluate, context: StageContext) -> Mapping[str, JSON]:
     judge, facts, judged = None, None, None
     if section.judge is not None:
         if "judge" not in context.inputs:
-            raise Failed("evaluate.judge is set but no judge was fetched; the plan lacks the input 'judge'.")
+            raise Failed("evaluate.judge is set but no judge was fetched; give the step its input 'judge'.")
         judge = open_judge(section.judge, context.inputs["judge"], context.compute.device)
         facts = judge_facts(section.judge, judge, context.inputs["judge"])
         rows = context.compute.batch

@@ -102,7 +102,9 @@ def _fetch_python(task: Task, data: Path) -> str:
     module = task.reference.name
     found = digest_topics(module)
     if found != task.section.digest:
-        raise Failed(f"python:{module} gives {found} here, the plan saw {task.section.digest}: plan again.")
+        raise Failed(
+            f"python:{module} gives {found} here, the plan saw {task.section.digest}. Run the same command again."
+        )
     write_atomic(data / "asset.jsonl", read_topics(module))
     return "PSF-2.0"
 

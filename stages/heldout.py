@@ -59,7 +59,8 @@ class Heldout:
         found = Tally.of(self._team.total([levels_4K]))
         if not math.isfinite(found.loss):
             raise Failed(
-                f"The held-out loss is {found.loss}: the validation split's latents hold numbers that are not "
-                "finite (elf cache verify), or the weights are too large for this precision."
+                f"The held-out loss is {found.loss}: the validation split's latents hold numbers that are not finite, "
+                "or the weights are too large for this precision. Look at the store (`elf cache verify`), or train in "
+                "float32."
             )
         return found

@@ -125,7 +125,10 @@ def explained(reference: Reference) -> Iterator[None]:
             f"{what} exists, but not at that commit: {_first_line(error)}. Check the commit."
         ) from error
     except (ValueError, RuntimeError) as error:  # RuntimeError: it would be read by a script of its own
-        raise Failed(f"{what} cannot be read as asked: {_first_line(error)}.") from error
+        raise Failed(
+            f"{what} cannot be read as asked: {_first_line(error)}. Check what the asset's uri names: repository, "
+            "commit, split or file."
+        ) from error
     except (errors.HTTPError, OSError) as error:  # pyright: ignore[reportPrivateImportUsage]
         if isinstance(error, OSError) and error.errno is not None:  # of the disk, not of the network
             raise

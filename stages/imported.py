@@ -42,7 +42,9 @@ def run(section: WeightsStep, context: StageContext) -> Mapping[str, JSON]:
     raw, ema = translate(found.raw, path), translate(found.ema, path)
     for part, tensors in ((RAW, raw), (EMA, ema)):
         if bad := first_not_finite(tensors):
-            raise Failed(f"{path} cannot be imported: in '{part}' {bad} holds NaN or an infinity.")
+            raise Failed(
+                f"{path} cannot be imported: in '{part}' {bad} holds NaN or an infinity. Take another checkpoint."
+            )
     load_weights(Network(model), raw, source=path)
     averaged = Network(model)
     load_weights(averaged, ema, source=path)
@@ -76,7 +78,9 @@ def fit_model(section: WeightsStep, found: Foreign, vocabulary: Vocabulary, path
     try:
         have = config_from_authors(found.raw, length=vocabulary.length)
     except ValueError as error:
-        raise Failed(f"{path} cannot be imported: {error}.") from error
+        raise Failed(
+            f"{path} cannot be imported: {error}. Take an ELF checkpoint of the authors' program."
+        ) from error
     want = model_config(section.model, width=have.width, vocabulary=have.vocabulary, length=vocabulary.length)
     unseen = {"prediction", "conditioning", "decoder", "dropout"}
     wanted, given = ({k: v for k, v in asdict(side).items() if k not in unseen} for side in (want, have))
@@ -88,7 +92,7 @@ def fit_model(section: WeightsStep, found: Foreign, vocabulary: Vocabulary, path
     if have.vocabulary < vocabulary.size:
         raise Failed(
             f"{path} has a decode head of {have.vocabulary:,} entries, too few for this tokenizer's "
-            f"{vocabulary.size:,}: it was trained with another tokenizer."
+            f"{vocabulary.size:,}: it was trained with another tokenizer. Name that one (tokenize.tokenizer)."
         )
     return replace(have, prediction=want.prediction)
 

@@ -73,7 +73,10 @@ def seen_in_training(views: Mapping[str, Moments]) -> Moments:
 def counted(moments: Moments) -> Moments:
     """The moments of rows, if these hold any token. Raises Failed."""
     if not moments.count:
-        raise Failed("The rows hold no token at all, only padding; there is nothing to learn from.")
+        raise Failed(
+            "The rows hold no token at all, only padding, so there is nothing to learn from. Bring text with words "
+            "(data.train)."
+        )
     return moments
 
 

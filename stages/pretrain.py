@@ -87,7 +87,8 @@ class Corpus:
         rows = TokenRows.open(tokens)
         if rows.rows < 2 or rows.length < 2:
             raise Failed(
-                f"Pretraining needs at least 2 rows of at least 2 tokens; there are {rows.rows} of {rows.length}."
+                f"Pretraining needs at least 2 rows of at least 2 tokens; there are {rows.rows} of {rows.length}. "
+                "Bring more text (data.train)."
             )
         if section.width % section.heads:
             raise Misconfigured(
@@ -123,7 +124,10 @@ class Corpus:
             if ids.size > 1
         ]
         if not pairs:
-            raise Failed("A batch of pretraining has no row of two tokens or more; there is nothing to hide.")
+            raise Failed(
+                f"The batch of step {step + 1} of pretraining has no row of two tokens or more, so there is nothing to "
+                "hide. Raise pretrain.batch, or bring longer texts."
+            )
         sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
         seen = [np.ones(source.size, np.int64) for source in sources]
         arrays = {

@@ -56,14 +56,16 @@ class Prompter:
             raise Misconfigured(
                 "This model was trained on pairs: give it a source with --prompt."
                 if prompt is None
-                else "This model was trained on plain text and takes no --prompt; it writes from noise alone."
+                else "This model was trained on plain text and writes from noise alone; leave --prompt out."
             )
         if prompt is None or self.reader is None:
             return None
         [ids] = self.tokenizer.encode([prompt])
         ids = ids[: self.sampling.vocabulary.max_source]
         if not ids.size:
-            raise Misconfigured("The prompt has no token that the tokenizer knows; give it some text.")
+            raise Misconfigured(
+                f"The --prompt {prompt!r:.60} has no token that the tokenizer knows; give it some text."
+            )
         states_1LD = self.reader.encoder.states(torch.from_numpy(ids.astype(np.int64))[None])
         scale, model = self.sampling.trained.card.scale, self.sampling.trained.model
         states_LD = (states_1LD[0].to(self.reader.dtype).float() - scale.mean) / scale.std
@@ -87,7 +89,7 @@ def open_prompter(
     if rows.vocabulary.max_source is not None:
         if encoder is None:
             raise Failed(
-                "The encoder of this run is gone from the store; run its configuration again to bring it back."
+                "The encoder of this run is gone from the store; `elf run` with its configuration brings it back."
             )
         info = describe_encoder(encoder.path / "data", layer=encode.layer, compute=encode.compute)
         trained.card.check_fits(encoder=encoder_facts(info, check_tokens(rows, info)))

@@ -79,7 +79,8 @@ class TokenRows:
         starts = np.cumsum([0, *(part.shape[0] for part in ids)])
         if starts[-1] != promised:
             raise Damaged(
-                f"{path / ROWS} holds {starts[-1]:,} rows, {COUNTS} says {promised:,}: a shard is gone."
+                f"{path / ROWS} holds {starts[-1]:,} rows, {COUNTS} says {promised:,}: a shard is gone; run tokenize "
+                "again with --force."
             )
         numbers = [pq.read_table(shard, columns=["condition_length", "length"]) for shard in shards]
         table = pa.concat_tables(numbers)

@@ -140,7 +140,8 @@ def prepare(section: Sample, context: StageContext, device: torch.device) -> tup
         compile_blocks(trained.network)
     if rows.vocabulary.max_source is not None and latents is None:
         raise Failed(
-            "The rows are pairs, but no encoded sources were given to condition on; the plan lacks the input 'latents'."
+            f"The rows in {rows.path} are pairs, but no encoded sources were given to condition on; give the step its "
+            "input 'latents'."
         )
     sources = None
     if latents is not None:

@@ -93,7 +93,7 @@ class Sampling:
         if unknown is None:
             raise Failed(
                 f"The model gave id {int(head_BN[beyond][0])}, beyond the tokenizer's {self.vocabulary.size:,}, "
-                "and that has no unknown token to stand for it."
+                "and that has no unknown token to stand for it. Take the tokenizer that the weights were trained with."
             )
         return np.where(beyond, unknown, head_BN)
 

@@ -46,14 +46,14 @@ def _read_lines(file: Path) -> tuple[Text, ...]:
     if lines[-1] == "":
         lines.pop()
     if not lines:
-        raise Failed(f"{file} holds no text at all, so there is nothing to score.")
+        raise Failed(f"{file} holds no text at all, so there is nothing to score; name a file that does.")
     return tuple(Text(number, 0, line.removesuffix("\r")) for number, line in enumerate(lines, 1))
 
 
 def _join(texts: tuple[Text, ...], references: tuple[Text, ...], file: Path, other: Path) -> tuple[Text, ...]:
     if len({reference.seed for reference in references}) > 1:
         raise Failed(
-            f"{other} holds texts of several seeds; a reference belongs to an id, whatever the seed."
+            f"{other} holds texts of several seeds; give one reference for each id, whatever the seed."
         )
     known = {reference.id: reference.text for reference in references}
     joined: list[Text] = []
@@ -68,7 +68,7 @@ def _join(texts: tuple[Text, ...], references: tuple[Text, ...], file: Path, oth
                 else f"reference {_first(unused)} has no text"
             )
             raise Failed(
-                f"{file} holds {of} and {other} {len(known)} references: {missing}. Each text needs its reference "
+                f"{file} holds {of} and {other} {len(known)} references: {missing}. Give each text its reference "
                 "under the same id (in a .txt file: in the same line), and each reference its text."
             )
         joined += [replace(text, reference=known[name]) for name, text in mine.items()]

@@ -71,11 +71,13 @@ def read_texts(path: "Path") -> tuple[Text, ...]:
     lines = read_lines(path)
     texts = [_parse(line, path, number) for number, line in enumerate(lines, 1) if line.strip()]
     if not texts:
-        raise Failed(f"{path} holds no text at all, so there is nothing to score.")
+        raise Failed(f"{path} holds no text at all, so there is nothing to score; name a file that does.")
     seen: set[tuple[int, int | str]] = set()
     for text in texts:
         if (text.seed, text.id) in seen:
-            raise Failed(f"{path} holds id {text.id!r} of seed {text.seed} twice; ids are unique per seed.")
+            raise Failed(
+                f"{path} holds id {text.id!r} of seed {text.seed} twice; give each text of a seed an id of its own."
+            )
         seen.add((text.seed, text.id))
     return tuple(sorted(texts, key=place))
 
@@ -106,7 +108,9 @@ def _parse(line: str, path: "Path", number: int) -> Text:
     if not isinstance(record, dict):
         raise Failed(f"{where}: this is a {type(record).__name__}; every line must be one object.")
     if unknown := sorted(record.keys() - _FIELDS):
-        raise Failed(f"{where}: unknown key '{unknown[0]}'; a text has {', '.join(sorted(_FIELDS))}.")
+        raise Failed(
+            f"{where}: unknown key '{unknown[0]}'; leave it out, or take one of {', '.join(sorted(_FIELDS))}."
+        )
     text = _field(record, "text", where, str)
     name = _field(record, "id", where, int, str)
     seed = _field(record, "seed", where, int) if "seed" in record else 0
@@ -129,7 +133,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _field(record: Mapping[str, Any], key: str, where: str, *kinds: type) -> Any:
     if key not in record:
-        raise Failed(f"{where}: the key '{key}' is missing; a text needs at least 'id' and 'text'.")
+        raise Failed(f"{where}: the key '{key}' is missing; give each text at least 'id' and 'text'.")
     if type(record[key]) not in kinds:
         wanted = " or ".join(kind.__name__ for kind in kinds)
         raise Failed(f"{where}: '{key}' is {record[key]!r:.60}; it must be {wanted}.")

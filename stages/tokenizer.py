@@ -45,7 +45,10 @@ def run(section: "TokenizerStep", context: StageContext) -> Mapping[str, JSON]:
     with context.progress.bar("read", None, unit="documents") as bar:
         tokenizer = train_unigram(texts(bar), size=section.subwords.size)
     if not count:
-        raise Failed(f"{corpus.shown} has no training document, so no tokenizer can be trained on it.")
+        raise Failed(
+            f"{corpus.shown} has no training document, so no tokenizer can be trained on it. Bring more text, or raise "
+            "data.train.share."
+        )
     pieces = tokenizer.get_vocab_size(with_added_tokens=False)
     if pieces < section.subwords.size:
         context.progress.note(

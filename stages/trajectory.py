@@ -32,6 +32,7 @@ TRAJECTORY = "trajectory.json"
 READINGS = 16
 """Steps that are read at most, the end apart."""
 DIGITS = 6
+_AGAIN = "Make it again: run its step (`elf why` lists them) with --force."
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +139,15 @@ def read_trajectory(path: Path) -> Trajectory:
             pieces={int(token): str(piece) for token, piece in plain["pieces"].items()},
         )
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise Failed(f"{path} is no trajectory of this version: {error!r:.200}.") from error
+        raise Failed(f"{path} is no trajectory of this version: {error!r:.200}. {_AGAIN}") from error
     shapes = {
         len(values) for text in trajectory.texts for values in (text.ids_TN, text.x_distance, text.z_distance)
     }
     known = all(np.isin(text.ids_TN, list(trajectory.pieces)).all() for text in trajectory.texts)
     if not trajectory.texts or shapes != {len(trajectory.readings)} or not known:
-        raise Failed(f"{path} contradicts itself: its texts, readings and pieces do not go together.")
+        raise Failed(
+            f"{path} contradicts itself: its texts, readings and pieces do not go together. {_AGAIN}"
+        )
     return trajectory
 
 

@@ -70,7 +70,10 @@ class ViewRows:
             return ArrayLayout(rows, length, width, dtype, shard_rows)
         kept = self.condition if self.name == "condition" else length - self.condition
         if not kept.any():
-            raise Failed(f"No row has a {self.name} to encode: these pairs have one side only.")
+            raise Failed(
+                f"No row has a {self.name} to encode: these pairs have one side only. Bring pairs with both, or leave "
+                "that view out of encode.views."
+            )
         needed = _whole_chunks(max(length, int(kept.sum(dtype=np.int64))))
         wanted = max(_whole_chunks(length), shard_bytes // (CHUNK_TOKENS * token_bytes) * CHUNK_TOKENS)
         return RaggedLayout(kept.astype(np.int32), length, width, dtype, min(needed, wanted))

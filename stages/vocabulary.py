@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from elf.stages.config import Tokenize
 
 TOKENIZER_FILE = "tokenizer.json"
+_FAST = "Name a tokenizer in Hugging Face's fast format (save_pretrained of a fast tokenizer writes it)."
+_AGAIN = "Run tokenize again with --force."
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +86,11 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
         plain = json.loads(path.read_text(encoding="utf-8"))
         backend = Tokenizer.from_file(str(path))
     except FileNotFoundError as error:
-        raise Failed(f"{folder} holds no {TOKENIZER_FILE}, so there is no tokenizer in it.") from error
+        raise Failed(
+            f"{folder} holds no {TOKENIZER_FILE}, so there is no tokenizer in it. {_FAST}"
+        ) from error
     except Exception as error:  # the library raises bare Exception
-        raise Failed(f"{path} is no readable tokenizer: {error}.") from error
+        raise Failed(f"{path} is no readable tokenizer: {error}. {_FAST}") from error
     # One thread a process: work is spread over processes, and threads of the library do not survive a fork.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     backend.no_truncation()
@@ -178,10 +182,10 @@ class Vocabulary:
             ids = plain.pop("ids")
             vocabulary = cls(ids=None if ids is None else tuple(ids), **plain)
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            raise Failed(f"{path} is no vocabulary of this version: {error}.") from error
+            raise Failed(f"{path} is no vocabulary of this version: {error}. {_AGAIN}") from error
         known = vocabulary.tokenizer_size if vocabulary.ids is None else len(set(vocabulary.ids))
         if vocabulary.size != known or (vocabulary.ids or (0,)) != tuple(sorted(vocabulary.ids or (0,))):
-            raise Failed(f"{path} says size {vocabulary.size}, but lists {known} ids in order.")
+            raise Failed(f"{path} says size {vocabulary.size}, but lists {known} ids in order. {_AGAIN}")
         return vocabulary
 
 
@@ -205,7 +209,10 @@ def full_vocabulary(tokenizer: TextTokenizer, settings: "Tokenize", *, pairs: bo
 def _check(ids: np.ndarray, size: int, sizes: str) -> None:
     if ids.size and not (ids.min() >= 0 and ids.max() < size):
         wrong = int(ids[(ids < 0) | (ids >= size)][0])
-        raise Failed(f"Token id {wrong} is outside: {sizes} entries, so ids run from 0 to {size - 1:,}.")
+        raise Failed(
+            f"Token id {wrong} is outside: {sizes} entries, so ids run from 0 to {size - 1:,}. Use the tokens that the "
+            "model was trained on."
+        )
 
 
 def _pad_token(folder: Path) -> str | None:

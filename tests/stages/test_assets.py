@@ -116,7 +116,7 @@ def test_parts_of_uris() -> None:
         (f"hub:t5-small@{COMMIT}", WHEEL, "remove it"),
         (f"dataset:a/b@{COMMIT}", None, "#SPLIT"),
         ("python:numpy", None, "standard library"),
-        ("python:os", None, "pydoc_data.topics has"),
+        ("python:os", None, "take python:pydoc_data.topics"),
         ("python:email.nothing", None, "cannot be imported"),
     ],
 )

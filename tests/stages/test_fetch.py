@@ -65,7 +65,7 @@ def test_what_ships_with_python(tmp_path: Path) -> None:
     lines = (tmp_path / "out" / "data" / "asset.jsonl").read_text().splitlines()
     assert all(json.loads(line).keys() == {"id", "text"} for line in lines)
     assert facts["licence"] == "PSF-2.0"
-    with pytest.raises(Failed, match="plan again"):
+    with pytest.raises(Failed, match="the plan saw"):
         run(tmp_path / "out", located.model_copy(update={"digest": "sha256:" + "0" * 64}))
 
 

@@ -77,7 +77,7 @@ def test_a_long_source_is_cut_as_rows_are(paired: tuple[Sources, Artifact]) -> N
 def test_what_does_not_fit_the_model_is_refused(
     plain: tuple[Sources, Artifact], paired: tuple[Sources, Artifact]
 ) -> None:
-    with pytest.raises(Misconfigured, match="takes no --prompt"):
+    with pytest.raises(Misconfigured, match="leave --prompt out"):
         prompter(plain).texts(1, seed=0, prompt="a source")
     with pytest.raises(Misconfigured, match="give it a source with --prompt"):
         prompter(paired).texts(1, seed=0)
