@@ -288,9 +288,7 @@ class Store:
         lease.check()
         owner = f"{manifest.stage} {short(manifest.fingerprint)}"
         if (path.parent.name, path.name[:64]) != manifest.place:
-            raise CacheError(
-                f"The manifest of {owner} does not belong to {path}; publish each folder with its own."
-            )
+            raise CacheError(f"The manifest of {owner} does not belong to {path}; give each folder its own.")
         wanted = {name: record.bytes for name, record in manifest.every_file.items()}
         found = sizes(path)
         if wanted != found:

@@ -103,7 +103,9 @@ class PrefectApi:
             with error:
                 words = error.read(2000).decode(errors="replace")
             cure = _CURES.get(error.code, _LOG)
-            told = f"The server refused {method} {self.url}/{path} ({error.code}): {words} {cure}"
+            told = (
+                f"The server refused {method} {self.url}/{path} ({error.code}): {words.rstrip('. ')}. {cure}"
+            )
             raise Refused(told, error.code) from None
         except (URLError, OSError, HTTPException) as error:
             reason = getattr(error, "reason", error)

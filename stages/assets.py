@@ -72,7 +72,7 @@ def parse(uri: str) -> Reference:
     if not colon or scheme not in _FORMS:
         known = ", ".join(f"{name}:" for name in _FORMS)
         raise Misconfigured(
-            f"The asset '{uri}' starts with none of {known}; for a local file write path:{uri}."
+            f"The asset '{uri}' starts with none of {known}; write path:{uri} for a local file."
         )
     pattern, form = _FORMS[scheme]
     match = pattern.fullmatch(rest)

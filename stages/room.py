@@ -90,5 +90,4 @@ def alternatives(largest: Estimate) -> str:
     if name in ("encode", "tokenize"):
         ways.append("take fewer rows (tokenize.rows or data.train.share)")
     ways += ["name another store with --store", "free some space"]
-    text = f"{', '.join(ways[:-1])} or {ways[-1]}"
-    return f"{text[0].upper()}{text[1:]}; `elf plan` shows what each costs."
+    return f"To go on, {', '.join(ways[:-1])} or {ways[-1]}; `elf plan` shows what each costs."

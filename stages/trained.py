@@ -55,7 +55,9 @@ class Card:
             }
             return cls(**parts, **plain)
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            raise Failed(f"{path} does not describe a trained model: {error}.") from error
+            raise Failed(
+                f"{path} does not describe a trained model: {error}. Train again: run train with --force."
+            ) from error
 
     def check_fits(self, *, vocabulary: Vocabulary | None = None, encoder: JSON = None) -> None:
         """Refuse tokens with another vocabulary, or latents of another encoder, than the model was trained on."""

@@ -42,7 +42,7 @@ def open_splits(
     given = context.inputs.keys() | context.unbuilt.keys()
     if ("heldout_tokens" in given) != ("heldout_latents" in given):
         raise Failed(
-            "A held-out split needs both inputs, heldout_tokens and heldout_latents; one is missing."
+            "A held-out split needs both inputs, heldout_tokens and heldout_latents; give it the missing one."
         )
     if "heldout_tokens" not in given:
         return train, None

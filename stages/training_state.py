@@ -66,7 +66,10 @@ class TrainingState:
             self.ema.load(saved.ema)
             load_optimizer(self.network, self.optimizer, saved.optimizer, step=saved.step)
         except ValueError as error:
-            raise Failed(f"The checkpoint {source} cannot be gone on from: {error}.") from error
+            raise Failed(
+                f"The checkpoint {source} cannot be gone on from: {error}. Train with the settings it was saved with, "
+                "or delete the checkpoints to begin again."
+            ) from error
         self.step = saved.step
 
 
