@@ -27,19 +27,21 @@ def _check_sources(experiment: "Experiment") -> None:
         and experiment.tokenize.tokenizer is None
         and experiment.tokenize.subwords is None
     ):
-        raise ValueError("an encoder trained on the spot needs `tokenize.tokenizer` or `tokenize.subwords`")
+        raise ValueError(
+            "an encoder trained on the spot needs a tokenizer: name `tokenize.tokenizer` or `tokenize.subwords`"
+        )
     if experiment.data.train.pairs and experiment.tokenize.max_source is None:
-        raise ValueError("pairs need `tokenize.max_source`, the longest condition in tokens")
+        raise ValueError("set `tokenize.max_source`, the longest condition in tokens: the data are pairs")
 
 
 def _check_names(experiment: "Experiment") -> None:
     """Every setting and control goes by a name of its own."""
     names = [setting.name for setting in experiment.sample]
     if len(set(names)) != len(names):
-        raise ValueError(f"two sampling settings share a name: {', '.join(sorted(names))}")
+        raise ValueError(f"two sampling settings share a name; give each its own: {', '.join(sorted(names))}")
     kinds = [control.kind for control in experiment.evaluate.controls]
     if len(set(kinds)) != len(kinds):
-        raise ValueError(f"two controls are of one kind: {', '.join(sorted(kinds))}")
+        raise ValueError(f"two controls are of one kind; name each once: {', '.join(sorted(kinds))}")
     if both := sorted({*names} & {*kinds}):
         raise ValueError(f"the sampling setting `{both[0]}` has the name of a control; give it another")
 
@@ -54,7 +56,9 @@ def _check_splits(experiment: "Experiment") -> None:
             )
     for control in experiment.evaluate.controls:
         if control.of_pairs and not pairs:
-            raise ValueError(f"the control `{control.kind}` is of pairs, and `data.train` has no `source`")
+            raise ValueError(
+                f"the control `{control.kind}` is of pairs, and `data.train` has no `source`; leave that control out"
+            )
         if control.split == "test" and not experiment.data.has("test"):
             raise ValueError(f"the control `{control.kind}` takes its rows {_missing('test')}")
 
@@ -65,10 +69,12 @@ def _check_followed(experiment: "Experiment") -> None:
         if not experiment.data.train.pairs and setting.trajectories > setting.count:
             raise ValueError(
                 f"the sampling setting `{setting.name}` makes {setting.count} texts a seed, so its `trajectories` "
-                f"can be {setting.count} at most, not {setting.trajectories}"
+                f"must be {setting.count} at most, not {setting.trajectories}"
             )
 
 
 def _missing(split: str) -> str:
     or_holdout = " and no `data.holdout`" if split == "validation" else ""
-    return f"from the {split} split, and there is no `data.{split}`{or_holdout}"
+    return (
+        f"from the {split} split, and there is no `data.{split}`{or_holdout}; add it, or name another `split`"
+    )

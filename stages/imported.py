@@ -64,7 +64,9 @@ def run(section: WeightsStep, context: StageContext) -> Mapping[str, JSON]:
     )
     answer = answer_of(averaged.eval(), card.objective)
     if answer != answer_of(load_trained(context.out, "ema").network, card.objective):
-        raise Failed(f"The weights written from {path} do not answer as those read from it; run this again.")
+        raise Failed(
+            f"The weights written from {path} do not answer as those read from it; run the same command again."
+        )
     return {
         "parameters": sum(tensor.numel() for tensor in raw.values()),
         "steps": found.step,

@@ -28,7 +28,7 @@ def _each_once(values: tuple[T, ...]) -> tuple[T, ...]:
     if not values:
         raise ValueError("it is empty; give one value or more")
     if len(set(values)) != len(values):
-        raise ValueError("a value stands in it twice")
+        raise ValueError("a value stands in it twice; write each once")
     return values
 
 
@@ -88,7 +88,7 @@ class Sample(Section):
     def _worth_sweeping(self) -> "Sample":
         lists = self.over.lists() if self.over is not None else {}
         if self.over is not None and not lists:
-            raise ValueError(f"`over` is empty; it takes lists of {', '.join(Over.model_fields)}")
+            raise ValueError(f"`over` is empty; give it lists of {', '.join(Over.model_fields)}")
         unused = [name for name in ("gamma", "sde_form") if name in lists]
         if unused and set(lists.get("method", (self.method,))) != {"sde"}:
             raise ValueError(

@@ -219,5 +219,5 @@ def test_more_than_there_are_is_refused(
         run(tmp_path / "a", pairs, trajectories=10)
     with pytest.raises(Misconfigured, match=r"trajectories is 6, .* makes 5 texts"):
         run(tmp_path / "b", inputs, count=5, trajectories=6)
-    with pytest.raises(Misconfigured, match=r"`ode` makes 3 texts a seed, so its `trajectories` can be 3"):
+    with pytest.raises(Misconfigured, match=r"`ode` makes 3 texts a seed, so its `trajectories` must be 3"):
         load_experiment("tiny", Experiment, ["sample.0.count=3", "sample.0.trajectories=4"], SHIPPED)

@@ -87,7 +87,7 @@ def test_messages_name_the_place_in_the_file(tmp_path: Path):
         ({"over": {"method": ["sde", "odf"]}}, "'ode' or 'sde'"),
         ({"over": {"guidance": [1, 1.0]}}, "a value stands in it twice"),
         ({"over": {"guidance": []}}, "it is empty"),
-        ({"over": {}}, "`over` is empty; it takes lists of method, steps"),
+        ({"over": {}}, "`over` is empty; give it lists of method, steps"),
         ({"over": {"method": ["ode", "sde"], "gamma": [1]}}, "an ODE has no use for `gamma`"),
         ({"over": {"steps": [*range(1, 12)], "guidance": [*range(10)]}}, "110 sampling settings.*100 are the most"),
         ({"name": "x" * 190, "over": {"guidance": [1]}}, "not be longer than 200 bytes"),
