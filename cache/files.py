@@ -98,9 +98,15 @@ def write_new(path: Path, content: bytes | str) -> None:
 
 
 def make_folder(path: Path) -> Path:
-    """`path`, made with its parents where it is missing."""
-    with writing(path):
-        path.mkdir(parents=True, exist_ok=True)
+    """`path`, made with its parents where it is missing. Raises Unwritable, also where a file stands in the way."""
+    try:
+        with writing(path):
+            path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise Unwritable(
+            f"The folder {path} cannot be made, for it or what it lies in is a file. Name another folder, or remove "
+            "that file."
+        ) from error
     return path
 
 

@@ -71,16 +71,21 @@ class Store:
     def find(self, stage: str, key: Fingerprint) -> Artifact | None:
         """The finished artifact, or None. Raises Damaged where something stands that is not one."""
         path = self.path(stage, key)
-        for place in (path.parent, path, path / MANIFEST):
-            _refuse_link(place)
         try:
+            for place in (path.parent, path, path / MANIFEST):
+                _refuse_link(place)
             text = (path / MANIFEST).read_bytes()
         except FileNotFoundError:
             if path.is_dir() and any(path.iterdir()):
-                raise Damaged(f"{path} holds files but no {MANIFEST}: {_cure(path, stage)}") from None
+                raise Damaged(f"{path} holds files but no {MANIFEST}. {_cure(path, stage)}") from None
             return None
         except NotADirectoryError:
             raise Damaged(f"{path} is or lies below a file, not a folder. {_cure(path, stage)}") from None
+        except OSError as error:
+            raise CacheError(
+                f"{path / MANIFEST} cannot be read ({error.strerror}). Make the store readable for this user, or name "
+                "another with --store."
+            ) from error
         manifest = read_manifest(text, (stage, key), where=path / MANIFEST, cure=_cure(path, stage))
         return Artifact(path, manifest)
 
@@ -89,15 +94,18 @@ class Store:
     ) -> Iterator[Artifact]:
         """Every finished artifact in the order of stage and key; damaged ones go to `on_damaged` or raise."""
         for folder in sorted(self.root.glob(f"{stage or '[a-z]*'}/*")):
+            place = folder.parent.name, Fingerprint(folder.name)
             try:
-                found = self.find(folder.parent.name, Fingerprint(folder.name))
+                check_name(*place)
+            except CacheError:
+                continue  # not a name of ours
+            try:
+                found = self.find(*place)
             except Damaged as fault:
                 if on_damaged is None:
                     raise
                 on_damaged(fault)
                 continue
-            except CacheError:
-                continue  # not a name of ours
             if found is not None:
                 yield found
 

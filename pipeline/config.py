@@ -261,15 +261,15 @@ def _explain(
     messages = [each["msg"].removeprefix("Value error, ") for each in faults]
     message = " or ".join(dict.fromkeys(text[0].lower() + text[1:] for text in messages))
     value = "" if isinstance(fault["input"], dict | list) else f" is {json.dumps(fault['input'])}"
-    hint = ""
+    number = ""
     if isinstance(fault["input"], str) and _reads_as_number(fault["input"]) and "number" in message:
         finite = math.isfinite(float(fault["input"]))
-        hint = (
+        number = (
             f" It is text here; write it without quotes, as {fault['input']}."
             if finite
             else " Settings are finite numbers."
         )
-    return f"`{dotted or 'The configuration'}`{value}{where}: {message}.{hint}"
+    return f"`{dotted or 'The configuration'}`{value}{where}: {message}.{number}"
 
 
 def _where(location: Sequence[str | int], origins: Sequence[Origin]) -> str:

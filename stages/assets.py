@@ -114,13 +114,18 @@ def locate(asset: Asset) -> Located:
     return Located(source=asset.uri, digest=asset.digest, unpack=asset.unpack)
 
 
+def _refuse(error: OSError) -> None:
+    raise error
+
+
 def list_files(folder: Path) -> list[tuple[str, Path]]:
     """Relative POSIX name and path of every file below ``folder``, sorted by name; links are followed.
 
-    Raises Misconfigured on a circle of links and on what is neither file nor folder.
+    Raises Misconfigured on a circle of links and on what is neither file nor folder, OSError on a folder that cannot be
+    read: a part of a corpus is not the corpus.
     """
     found: list[tuple[str, Path]] = []
-    for here, folders, names in os.walk(folder, followlinks=True):
+    for here, folders, names in os.walk(folder, onerror=_refuse, followlinks=True):
         folders[:] = sorted(name for name in folders if not _hidden(name))
         if any(Path(here, name).resolve() in Path(here).resolve().parents for name in folders):
             raise Misconfigured(f"A link in {here} leads back to a folder above it; remove it.")
@@ -176,22 +181,26 @@ def digest_topics(module: str) -> str:
 
 
 def _locate_path(asset: Asset, path: Path) -> Located:
+    try:
+        digest = _digest_there(asset, path)
+    except OSError as error:
+        raise Misconfigured(
+            f"The asset '{asset.uri}' may not be read: {error}. Make it readable for this user."
+        ) from error
+    source = FOLDER if path.is_dir() else f"bytes:{path.suffix.lower()}"
+    return Located(source=source, digest=_pinned(asset, digest), unpack=asset.unpack, location=str(path))
+
+
+def _digest_there(asset: Asset, path: Path) -> str:
     if not path.exists():
         raise Misconfigured(
             f"The asset '{asset.uri}' does not exist: there is no {path}. Correct `uri`, or bring the file."
         )
-    source = FOLDER if path.is_dir() else f"bytes:{path.suffix.lower()}"
     if path.is_dir() and not list_files(path):
         raise Misconfigured(
             f"The asset '{asset.uri}' is an empty folder: {path}. Put its files there, or correct `uri`."
         )
-    try:
-        digest = digest_path(path)
-    except PermissionError as error:
-        raise Misconfigured(
-            f"The asset '{asset.uri}' may not be read: {error}. Make it readable for this user."
-        ) from error
-    return Located(source=source, digest=_pinned(asset, digest), unpack=asset.unpack, location=str(path))
+    return digest_path(path)
 
 
 def _pinned(asset: Asset, digest: str) -> str:

@@ -4,7 +4,6 @@ Items join by (seed, id). Texts from noise share no source, but start from the s
 runs have the same seeds; texts of pairs share source and reference.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from elf.cache.store import Artifact
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.stages.intervals import Difference, compare
+from elf.stages.json_files import read_json, read_json_lines
 from elf.stages.overlap import overlap_statistics
 from elf.stages.scores import METRICS, PER_TEXT
 from elf.stages.texts import SAMPLES, Text, read_texts
@@ -40,9 +40,8 @@ class Scored:
     def read(cls, name: str, samples: Artifact, scores: Artifact) -> "Scored":
         """Raises Failed where the two artifacts are not of the same texts."""
         texts = read_texts(samples.path / SAMPLES)
-        metrics = json.loads((scores.path / METRICS).read_text(encoding="utf-8"))
-        lines = (scores.path / PER_TEXT).read_text(encoding="utf-8").splitlines()
-        records = [json.loads(line) for line in lines]
+        metrics = read_json(scores.path / METRICS)
+        records = read_json_lines(scores.path / PER_TEXT)
         if [(each["seed"], each["id"]) for each in records] != [(text.seed, text.id) for text in texts]:
             raise Failed(
                 f"The scores in {scores.path} are not of the texts in {samples.path}. Score them again: run evaluate "

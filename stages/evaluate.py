@@ -20,6 +20,7 @@ from elf.pipeline.errors import Failed
 from elf.pipeline.stage import StageContext
 from elf.stages.config import Evaluate
 from elf.stages.copies import CopySearch, stream_documents
+from elf.stages.json_files import read_json
 from elf.stages.judge import Judge
 from elf.stages.judging import judge_facts, judge_texts, open_judge
 from elf.stages.memory import keep_freed_memory, set_threads
@@ -136,7 +137,7 @@ def find_floor(section: Evaluate, judge: Judge | None, context: StageContext) ->
 
 def _settings_of(samples: Path) -> Any:
     path = samples / SETTINGS
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    return read_json(path) if path.exists() else None
 
 
 def _key(context: StageContext, role: str) -> str:

@@ -1,6 +1,5 @@
 """Texts as a page shows them: the first of every setting, and those that were sampled while training."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from elf.cache.store import Artifact
+from elf.stages.json_files import read_json, read_json_lines
 from elf.stages.scores import PER_TEXT
 from elf.stages.scoretable import describe_settings
 from elf.stages.texts import GLIMPSES, SAMPLES, SETTINGS, Text, read_texts
@@ -86,11 +86,7 @@ def learned(found: Mapping[int, Sequence[Text]]) -> list[Gallery]:
 
 def _gallery(name: str, folder: Path, scores: Artifact | None, count: int, *, control: bool) -> Gallery:
     settings = folder / SETTINGS
-    detail = (
-        describe_settings(json.loads(settings.read_text(encoding="utf-8")))
-        if settings.exists() and not control
-        else ""
-    )
+    detail = describe_settings(read_json(settings)) if settings.exists() and not control else ""
     judged = {(line["seed"], line["id"]): line["judged"] for line in per_text(scores)}
     samples = tuple(
         Sample(
@@ -118,8 +114,7 @@ def per_text(scores: Artifact | None) -> list[dict[str, Any]]:
     """What evaluate said of each text."""
     if scores is None:
         return []
-    lines = (scores.path / PER_TEXT).read_text(encoding="utf-8").split("\n")
-    return [json.loads(line) for line in lines if line]
+    return read_json_lines(scores.path / PER_TEXT)
 
 
 def _figures(judged: Mapping[str, Any] | None) -> str:

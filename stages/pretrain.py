@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 from transformers import T5Config, T5ForConditionalGeneration
@@ -195,6 +195,14 @@ class Trainer:
         path = self.out / CHECKPOINT
         if not path.exists():
             return
+        try:
+            self._load(path)
+        except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
+            raise Failed(
+                f"The checkpoint {path} cannot be gone on from: {error}. Delete it to begin the pretraining again."
+            ) from error
+
+    def _load(self, path: Path) -> None:
         with safe_open(path, framework="pt", device=str(self.device)) as file:
             metadata = file.metadata()
             self.step, self.curve = int(metadata["step"]), json.loads(metadata["curve"])

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from elf.cache.manifest import JSON
@@ -13,6 +12,7 @@ from elf.stages import lineage
 from elf.stages.curves import read_curves, read_levels
 from elf.stages.experiment import ReportStep
 from elf.stages.galleries import FOLDED, galleries, learned, looks, per_text
+from elf.stages.json_files import read_json
 from elf.stages.pace import read_pace
 from elf.stages.page import NAME, Page, render, say_count
 from elf.stages.plane import Scored, make_plane
@@ -42,7 +42,7 @@ def read_scored(inputs: Mapping[str, Artifact], run: str = "") -> dict[str, Scor
     found = [
         Scored(
             name=role.removeprefix("scores/"),
-            metrics=_read_json(artifact.path / METRICS),
+            metrics=read_json(artifact.path / METRICS),
             per_text=per_text(artifact),
             control=f"samples/{role.removeprefix('scores/')}" not in inputs,
             run=run,
@@ -181,7 +181,3 @@ def flatten(value: Any, above: str = "") -> Iterator[tuple[str, str]]:
             yield from flatten(item, f"{above}.{name}" if above else name)
     else:
         yield above, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))

@@ -5,7 +5,8 @@
 A shard's ``input_ids`` are one plain, uncompressed parquet page, whose values are the last bytes of its column.
 """
 
-import json
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from elf.cache.errors import Damaged
+from elf.stages.json_files import read_json
 from elf.stages.vocabulary import Vocabulary
 
 SCHEMA = pa.schema(
@@ -36,14 +38,26 @@ def shard_name(index: int) -> str:
     return f"part-{index:05d}.parquet"
 
 
-def ids_of_shard(path: Path, length: int) -> np.ndarray:
-    """A read-only memory map (rows, length) int32 of a shard's ids. Raises Damaged where it cannot be one."""
+@contextmanager
+def _whole(path: Path) -> Generator[None]:
+    """Turn what the library says of a damaged file into Damaged."""
     try:
-        metadata = pq.read_metadata(path)
-    except (pa.ArrowInvalid, OSError) as error:
+        yield
+    except (pa.ArrowException, KeyError, OSError) as error:
         raise Damaged(
             f"{path} is no whole parquet file ({error}); run tokenize again with --force."
         ) from error
+
+
+def _columns(path: Path, *names: str) -> pa.Table:
+    with _whole(path):
+        return pq.read_table(path, columns=list(names))
+
+
+def ids_of_shard(path: Path, length: int) -> np.ndarray:
+    """A read-only memory map (rows, length) int32 of a shard's ids. Raises Damaged where it cannot be one."""
+    with _whole(path):
+        metadata = pq.read_metadata(path)
     column = metadata.row_group(0).column(0)
     values = metadata.num_rows * length
     plain = column.compression == "UNCOMPRESSED" and column.dictionary_page_offset is None
@@ -71,7 +85,7 @@ class TokenRows:
     def open(cls, path: Path) -> "TokenRows":
         """The rows of the artifact folder ``path``. Raises Damaged for missing, cut or foreign shards."""
         vocabulary = Vocabulary.read(path / VOCABULARY)
-        promised = json.loads((path / COUNTS).read_text(encoding="utf-8"))["rows"]
+        promised = read_json(path / COUNTS)["rows"]
         shards = sorted((path / ROWS).glob("part-*.parquet"))
         if [shard.name for shard in shards] != [shard_name(index) for index in range(len(shards))]:
             raise Damaged(f"{path / ROWS} lacks a shard; run tokenize again with --force.")
@@ -82,8 +96,7 @@ class TokenRows:
                 f"{path / ROWS} holds {starts[-1]:,} rows, {COUNTS} says {promised:,}: a shard is gone; run tokenize "
                 "again with --force."
             )
-        numbers = [pq.read_table(shard, columns=["condition_length", "length"]) for shard in shards]
-        table = pa.concat_tables(numbers)
+        table = pa.concat_tables([_columns(shard, "condition_length", "length") for shard in shards])
         condition, length = (table[name].to_numpy() for name in ("condition_length", "length"))
         return cls(path, vocabulary, ids, starts, condition, length)
 
@@ -133,4 +146,4 @@ class TokenRows:
 
 @lru_cache(maxsize=4)
 def _names(shard: Path) -> pa.ChunkedArray:
-    return pq.read_table(shard, columns=["documents"])["documents"]
+    return _columns(shard, "documents")["documents"]

@@ -3,7 +3,6 @@
 ``Viewer.data`` is what the page's script draws from, as plain data: pieces once, readings as places in that list.
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import numpy as np
 from elf.cache.manifest import JSON
 from elf.stages.drawing import Drawing
 from elf.stages.galleries import sides
+from elf.stages.json_files import read_json
 from elf.stages.plots import draw_distances, draw_settled
 from elf.stages.scoretable import describe_settings
 from elf.stages.texts import SAMPLES, SETTINGS, read_texts
@@ -66,7 +66,7 @@ def make_viewer(name: str, folder: Path) -> Viewer:
         draw_settled(name, t, trajectory.settled),
         draw_distances(name, t, x=trajectory.x_distance, z=trajectory.z_distance),
     )
-    settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+    settings = read_json(folder / SETTINGS)
     return Viewer(
         name=name,
         detail=describe_settings(settings),

@@ -64,6 +64,13 @@ def test_a_place_nobody_may_write_to_is_named() -> None:
         write_atomic(Path("/sys/kernel/copy"), b"x")
 
 
+@pytest.mark.parametrize("below", ["", "deeper/down"])
+def test_a_file_where_a_folder_should_be_is_named(tmp_path: Path, below: str) -> None:
+    (tmp_path / "a").write_text("file")
+    with pytest.raises(Unwritable, match=r"/a.* cannot be made"):
+        make_folder(tmp_path / "a" / below)
+
+
 def test_a_stage_that_fills_the_disk_is_told_where(tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "stage/target"
     source.write_bytes(bytes(5000))

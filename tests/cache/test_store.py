@@ -168,6 +168,17 @@ def test_a_link_in_the_store_is_not_followed(store: Store, key: Fingerprint, tmp
         store.find("encode", key)
 
 
+def test_what_cannot_be_read_is_not_passed_over(
+    store: Store, key: Fingerprint, build: Callable[[], Artifact]
+) -> None:
+    manifest = build().path / "manifest.json"
+    manifest.unlink()
+    manifest.mkdir()
+    for look in (lambda: store.find("encode", key), lambda: list(store.artifacts())):
+        with pytest.raises(CacheError, match=rf"{key}/manifest\.json cannot be read"):
+            look()
+
+
 def test_a_file_is_no_artifact(store: Store, key: Fingerprint) -> None:
     (store.root / "encode").mkdir(parents=True)
     (store.root / "encode" / key).write_text("stray")

@@ -1,6 +1,7 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,6 +72,23 @@ def test_folders_that_cannot_be_read_are_refused(tmp_path: Path, kind: str) -> N
         os.mkfifo(folder / "pipe")
     with pytest.raises(Misconfigured, match="folder"):
         key_of(folder)
+
+
+def test_a_part_that_may_not_be_read_is_not_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "folder" / "closed").mkdir(parents=True)
+    (tmp_path / "folder" / "a.txt").write_text("x")
+    scandir = os.scandir
+
+    def closed(path: str) -> Any:
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", closed)
+    with pytest.raises(Misconfigured, match=r"may not be read: .*closed"):
+        key_of(tmp_path / "folder")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

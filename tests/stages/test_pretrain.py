@@ -119,6 +119,16 @@ def test_a_run_goes_on_from_its_checkpoint(tokens: Artifact, tmp_path: Path) -> 
     assert second.curve == first.curve[:6]
 
 
+def test_a_damaged_checkpoint_is_named(tokens: Artifact, tmp_path: Path) -> None:
+    first = trainer(tokens, tmp_path / "out")
+    for _ in range(3):
+        first.advance()
+    [checkpoint] = (tmp_path / "out").glob("*.safetensors")
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-100])
+    with pytest.raises(Failed, match=r"checkpoint.* cannot be gone on from.*Delete it"):
+        trainer(tokens, tmp_path / "out").restore()
+
+
 def test_killed_while_it_saves_the_folder(
     tokens: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,7 +57,7 @@ def test_a_missing_shard_is_noticed(tokens: Path, lost: int) -> None:
         TokenRows.open(tokens)
 
 
-@pytest.mark.parametrize("damage", ["cut", "compressed", "narrow"])
+@pytest.mark.parametrize("damage", ["cut", "compressed", "narrow", "scribbled"])
 def test_a_shard_that_is_not_ours_is_refused(tokens: Path, damage: str) -> None:
     path = tokens / "rows" / "part-00002.parquet"
     table = pq.read_table(path)
@@ -65,6 +65,10 @@ def test_a_shard_that_is_not_ours_is_refused(tokens: Path, damage: str) -> None:
         path.write_bytes(path.read_bytes()[:-10])
     elif damage == "compressed":
         pq.write_table(table, path, compression="zstd")
+    elif damage == "scribbled":
+        content = bytearray(path.read_bytes())
+        content[4 : len(content) // 2] = bytes(len(content) // 2 - 4)
+        path.write_bytes(content)
     else:
         shards = RowShards(tokens / "narrow")
         (tokens / "narrow").mkdir()

@@ -1,0 +1,32 @@
+"""JSON that a stage left in its artifact: what cannot be read is named, with what helps."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from elf.cache.errors import AGAIN, Damaged
+
+
+def read_json(path: Path) -> Any:
+    """What the file holds. Raises Damaged where it is missing or no JSON."""
+    return _parsed(path, _text(path))
+
+
+def read_json_lines(path: Path) -> list[Any]:
+    """What its lines hold, empty ones left out. Raises Damaged, naming the line."""
+    lines = enumerate(_text(path).split("\n"), 1)
+    return [_parsed(f"{path}, line {number},", line) for number, line in lines if line]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Damaged(f"{path} cannot be read: {error}. {AGAIN}") from error
+
+
+def _parsed(where: object, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise Damaged(f"{where} is damaged: {error}. {AGAIN}") from error
