@@ -74,9 +74,7 @@ def test_folders_that_cannot_be_read_are_refused(tmp_path: Path, kind: str) -> N
         key_of(folder)
 
 
-def test_a_part_that_may_not_be_read_is_not_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_that_may_not_be_read_is_not_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "folder" / "closed").mkdir(parents=True)
     (tmp_path / "folder" / "a.txt").write_text("x")
     scandir = os.scandir
