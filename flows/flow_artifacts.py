@@ -116,4 +116,4 @@ def _send(create: Callable[..., object], content: Any, *, key: str, description:
     try:
         create(content, key=key, description=description)
     except (HTTPError, OSError) as error:
-        get_run_logger().warning("The artifact %s could not be sent: %s", key, error)
+        get_run_logger().warning(f"The artifact {key} could not be sent: {error}")
