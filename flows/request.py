@@ -62,9 +62,11 @@ def load_request(
 def open_store(store: str | None) -> Store:
     """The store: the option, else ``$ELF_STORE``, else ``./store``. Raises Misconfigured for a file."""
     path = Path(store or os.environ.get("ELF_STORE") or "store").expanduser()
-    if path.exists() and not path.is_dir():
+    here = path.absolute()
+    there = next(each for each in (here, *here.parents) if each.exists())
+    if not there.is_dir():
         raise Misconfigured(
-            f"The store {path.absolute()} is a file; name a folder with --store or ELF_STORE."
+            f"The store cannot be {here}, for {there} is a file; name another with --store or ELF_STORE."
         )
     return Store(path)
 

@@ -24,6 +24,7 @@ from elf.pipeline.section import Section
 
 M = TypeVar("M", bound=Section)
 Tree = dict[str, Any]
+_KINDS: dict[type, str] = {dict: "a mapping", list: "a list"}
 _TRAP = re.compile(r"[-+]?0[0-9_]+|[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?")
 
 
@@ -157,8 +158,25 @@ def _read(path: Path, shipped: Path, below: tuple[Path, ...]) -> tuple[Tree, lis
     above = beside if beside.is_file() else find_config(parent, shipped)
     base, further = _read(above, shipped, (*below, path.resolve()))
     base.pop("name", None)
+    _refuse_other_kinds(base, tree, above, origins, ())
     merged = OmegaConf.to_container(OmegaConf.merge(OmegaConf.create(base), OmegaConf.create(tree)))
     return cast("Tree", merged), origins + further
+
+
+def _refuse_other_kinds(
+    base: Tree, tree: Tree, above: Path, origins: Sequence[Origin], place: tuple[str, ...]
+) -> None:
+    """Mappings merge and lists replace; one of each can do neither."""
+    for key, value in tree.items():
+        here, there = (*place, str(key)), base.get(key)
+        mine, theirs = _KINDS.get(type(value)), _KINDS.get(type(there))
+        if mine == theirs == "a mapping":
+            _refuse_other_kinds(cast("Tree", there), cast("Tree", value), above, origins, here)
+        elif mine is not None and theirs is not None and mine != theirs:
+            raise Misconfigured(
+                f"`{'.'.join(here)}`{_where(here, origins)} is {mine}, and in {above}, which this extends, it is "
+                f"{theirs}: write {theirs}."
+            )
 
 
 def _apply(tree: Tree, given: Tree, override: str) -> None:

@@ -102,8 +102,8 @@ def load_judge(folder: Path, *, window: int, precision: str, device: str) -> Jud
     ) as error:  # damaged files raise what the libraries happen to meet: SafetensorError, TypeError, …
         raise Failed(
             f"The judge in {folder} cannot be loaded as a causal language model with its tokenizer: "
-            f"{(str(error).strip() or type(error).__name__).splitlines()[0]} The asset must hold config.json, a "
-            "tokenizer and weights in safetensors; no code of it is run and no pickle is read."
+            f"{(str(error).strip() or type(error).__name__).splitlines()[0].rstrip('.')}. The asset must hold "
+            "config.json, a tokenizer and weights in safetensors; no code of it is run and no pickle is read."
         ) from error
     if absent := sorted(loaded["missing_keys"]):
         raise Failed(

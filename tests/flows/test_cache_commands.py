@@ -94,8 +94,9 @@ def test_an_empty_store_is_no_error_but_proves_nothing_where_there_is_none(elf: 
 
 def test_a_store_that_is_a_file_is_refused(elf: Elf, tmp_path: Path) -> None:
     (tmp_path / "store").write_text("x")
-    for command in ("ls", "du", "gc", "verify"):
-        code, _, err = elf(command)
+    below = ("ls", "--store", str(tmp_path / "store" / "below"))
+    for command in (("ls",), ("du",), ("gc",), ("verify",), below):
+        code, _, err = elf(*command)
         assert code == 2
         assert f"{tmp_path / 'store'} is a file" in err
 

@@ -108,6 +108,12 @@ def test_overrides_are_called_what_their_giver_knows_them_as(shipped: Path) -> N
         ("- a\n- b\n", (), ["list"]),
         ("extends: nowhere\n", (), ["nowhere", "base"]),
         ("extends: mine.yaml\n", (), ["extends itself"]),
+        (
+            "extends: base\nsample: {steps: 9}\n",
+            (),
+            ["`sample`", "line 2", "a mapping", "base.yaml", "write a list"],
+        ),
+        ("extends: base\ntrain:\n  optim: [1]\n", (), ["`train.optim`", "line 3", "write a mapping"]),
         ("train: {optim: {name: '${oc.env:HOME}'}}\n", (), ["`train.optim.name`", "${"]),
         ("{}\n", ("train.steps",), ["section.key=value"]),
         ("flag: true\ntrain:\n  steps: 010\n", (), ["line 3", "has 010", "010 as 8"]),
