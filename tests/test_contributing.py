@@ -77,6 +77,7 @@ def test_no_keys_move_but_those_of_the_stage_with_another_version(house: Path) -
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_stage_is_built_and_reused(house: Path) -> None:
     run = (contributing.beside_python("elf"), "run", "tiny", "--set", "lengths.bins=4", "--until", "lengths")
     call(house, *run)
