@@ -167,8 +167,8 @@ def _refuse_other_kinds(
     base: Tree, tree: Tree, above: Path, origins: Sequence[Origin], place: tuple[str, ...]
 ) -> None:
     """Mappings merge and lists replace; one of each can do neither."""
-    for key, value in tree.items():
-        here, there = (*place, str(key)), base.get(key)
+    for key, value in cast("dict[str, object]", tree).items():
+        here, there = (*place, str(key)), cast("object", base.get(key))
         mine, theirs = _KINDS.get(type(value)), _KINDS.get(type(there))
         if mine == theirs == "a mapping":
             _refuse_other_kinds(cast("Tree", there), cast("Tree", value), above, origins, here)

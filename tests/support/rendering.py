@@ -66,7 +66,7 @@ class Module:
     def imports(self) -> dict[str, tuple[str, str]]:
         """Local name → file and name there, of what comes from the product."""
         return {
-            each.asname or each.name: (f"{node.module[4:].replace('.', '/')}.py", each.name)
+            each.asname or each.name: (f"{(node.module or '')[4:].replace('.', '/')}.py", each.name)
             for _, node in self.nodes
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("elf.")
             for each in node.names
