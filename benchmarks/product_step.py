@@ -17,14 +17,14 @@ from elf.cache.store import Artifact
 from elf.pipeline.progress import LineProgress
 from elf.pipeline.stage import StageContext
 from elf.stages.compute import TrainCompute
-from elf.stages.config import Train
 from elf.stages.feeding import Fed, Feed, Recipe
 from elf.stages.model.network import Network, build
 from elf.stages.model.optim import clip
+from elf.stages.objectives import Objective
 from elf.stages.pieces import Pieces
 from elf.stages.rows import TokenRows
 from elf.stages.team import Team
-from elf.stages.train import Objective
+from elf.stages.train_settings import Train
 from elf.stages.training_inputs import describe, open_feed, open_splits
 from elf.stages.training_state import TrainingState
 
@@ -83,7 +83,7 @@ class Prepared:
         folder.mkdir(parents=True)
         compute = TrainCompute(device="cpu", threads=torch.get_num_threads())
         context = StageContext(folder, inputs, compute, LineProgress(every=1e9))
-        latents, _ = open_splits(section, context, team.device)
+        latents, _ = open_splits(section.latents, context, team.device, drops=False)
         card = describe(section, latents)
         recipe = Recipe(
             latents, section.seed, section.batch, team.places(section.batch), card.objective, team.device
@@ -116,9 +116,8 @@ class ProductStep:
 
     def add_gradients(self, fed: Fed) -> float:
         self.state.optimizer.zero_grad(set_to_none=True)
-        objective = self.recipe.objective
         mine = self.pieces.add_gradients(
-            self.objective, fed, self.recipe.latents.normalise, objective.padding
+            self.objective, fed, self.recipe.latents.normalise, self.objective.units(fed.raw)
         )
         return float(mine.error_B.double().sum()) / fed.raw.ids_BL.numel()
 

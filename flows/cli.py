@@ -162,13 +162,17 @@ def import_(
 def export(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A name that `elf runs` lists.")],
     file: Annotated[str, typer.Argument(metavar="FILE", help="The checkpoint to write, FILE.pt.")],
+    student: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="The distilled model of N steps; default: the trained one."),
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Write a run's weights as the authors' program does."""
     with telling(debug=debug):
         from elf.flows.commands_weights import export_weights
 
-        export_weights(run, file)
+        export_weights(run, file, student=student)
 
 
 @app.command()

@@ -79,7 +79,8 @@ def inputs_of(record: RunRecord, experiment: Experiment) -> Mapping[str, Artifac
         )
     texts = {f"samples/{each.name}": f"sample-{each.name}" for each in experiment.sample}
     texts |= {f"controls/{each.kind}": f"control-{each.kind}" for each in experiment.evaluate.controls}
-    wanted = ROLES | texts
+    rounds = experiment.distill.rounds if experiment.distill is not None else ()
+    wanted = ROLES | {f"distilled/{steps}": f"distill-{steps}" for steps in rounds} | texts
     for role in texts:
         name = role.partition("/")[2]
         if texts[role] in steps:

@@ -21,7 +21,7 @@ def print_samples(
     experiment = load_experiment(str(record.path / RESOLVED), Experiment, [], shipped_folder())
     chosen = choose_setting(experiment.sample, setting)
     prompter = open_prompter(
-        _step(record, "train"),
+        _step(record, chosen.model),
         _step(record, "tokenize"),
         chosen,
         experiment.encode,

@@ -35,8 +35,9 @@ def import_weights(checkpoint: str, config: str, overrides: Sequence[str], store
     out.print(f"Sample and score them: {command}", highlight=False, soft_wrap=True)
 
 
-def export_weights(run: str, file: str) -> None:
-    """Write the last checkpoint of a run's ``train``. Raises Failed where there is none or the file exists."""
+def export_weights(run: str, file: str, *, student: int | None = None) -> None:
+    """Write the last checkpoint of a run's ``train``, or of the distilled ``student`` of so many steps. Raises Failed
+    where there is none or the file exists."""
     from elf.stages.authors import SUFFIXES, write_file
     from elf.stages.trained import CARD, Card, last_checkpoint
 
@@ -49,9 +50,13 @@ def export_weights(run: str, file: str) -> None:
         raise Failed(f"{file} exists already; name another file or remove it.")
     if not path.parent.is_dir():
         raise Failed(f"There is no folder {path.parent} to write {path.name} into; make it first.")
-    trained = read_run(RUNS, run).steps.get("train")
+    step = "train" if student is None else f"distill-{student}"
+    trained = read_run(RUNS, run).steps.get(step)
     if trained is None:
-        raise Failed(f"The run '{run}' has no finished train step; `elf run {run} --until train` makes one.")
+        raise Failed(
+            f"The run '{run}' has no finished step {step}; `elf run {run} --until {step}` makes one where its "
+            "configuration has it."
+        )
     predicted = Card.read(trained.path / CARD).model.prediction
     if predicted != "x":
         raise Failed(

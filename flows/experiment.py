@@ -45,6 +45,7 @@ StageName = Literal[
     "encode",
     "train",
     "weights",
+    "distill",
     "sample",
     "control",
     "evaluate",

@@ -13,8 +13,9 @@ from elf.pipeline.config import load_experiment
 from elf.pipeline.errors import Misconfigured
 from elf.pipeline.plan import Plan, Planned
 from elf.stages.config import Experiment
-from elf.stages.experiment import TRAIN, plan_experiment
+from elf.stages.experiment import plan_experiment
 from elf.stages.sources import Choice, settle
+from elf.stages.train_settings import Training
 
 RUNS = Path("runs")
 
@@ -36,7 +37,8 @@ class Request:
     def trains(self, steps: Collection[str]) -> bool:
         """Whether one of ``steps`` is a training run that is not finished."""
         return any(
-            planned.step.spec is TRAIN and not (self.store.path(TRAIN.name, planned.key) / MANIFEST).exists()
+            isinstance(planned.step.section, Training)
+            and not (self.store.path(*planned.place) / MANIFEST).exists()
             for planned in map(self.plan.__getitem__, steps)
         )
 

@@ -10,8 +10,8 @@ from math import ceil, inf
 from elf.cache.manifest import JSON
 from elf.pipeline.plan import Planned
 from elf.pipeline.wording import about_seconds, bytes_text
-from elf.stages.config import Train
 from elf.stages.estimate import Estimator
+from elf.stages.train_settings import Train
 
 CACHED = 0.5
 """Share of the memory that a store may take and still be read from there, epoch after epoch."""

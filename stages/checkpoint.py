@@ -60,7 +60,7 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
         if bad := first_not_finite(getattr(checkpoint, part)):
             raise Failed(
                 f"The checkpoint after step {checkpoint.step} was not written: {part} tensor {bad} holds NaN or "
-                "an infinity. The last checkpoint is untouched; a smaller train.optim.lr or float32 is the cure."
+                "an infinity. The last checkpoint is untouched; lower the learning rate (optim.lr) or train in float32."
             )
     final = make_folder(folder) / f"step_{checkpoint.step}"
     temporary = temporary_beside(final)

@@ -58,6 +58,8 @@ class ComputeByStage(Section):
     pretrain: Compute = Compute()
     encode: Compute = Compute()
     train: TrainCompute = TrainCompute()
+    distill: TrainCompute | None = None
+    """As ``train`` when absent."""
     weights: Compute = Compute()
     sample: SampleCompute = SampleCompute()
     control: Compute = Compute()

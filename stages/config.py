@@ -10,9 +10,10 @@ from pydantic import Field, field_validator, model_validator
 from elf.pipeline.section import LINKED, RUNTIME, Section
 from elf.stages.compute import ComputeByStage
 from elf.stages.consistency import check_consistent
-from elf.stages.fields import ComputeFloat, Float, FolderName, Positive, Precision, Seed, Share
+from elf.stages.fields import ComputeFloat, Float, FolderName, Positive, Seed, Share
 from elf.stages.published import PublishedTask
 from elf.stages.sample_settings import Sample, write_out
+from elf.stages.train_settings import Distill, Train
 
 
 class Asset(Section):
@@ -156,118 +157,6 @@ class Encode(Section):
     """d of an encoder that is not here yet, for planning only."""
 
 
-class Model(Section):
-    """The network; ``size`` sets depth, hidden and heads, which may also be given one by one."""
-
-    size: Literal["B", "M", "L"] | None = None
-    depth: Positive | None = None
-    hidden: Positive | None = None
-    heads: Positive | None = None
-    bottleneck: Positive | None = 128
-    time_tokens: Positive = 4
-    guidance_tokens: Annotated[int, Field(ge=0)] = 4
-    mode_tokens: Annotated[int, Field(ge=0)] = 4
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    prediction: Literal["x", "v", "eps"] = "x"
-    conditioning: Literal["prefix", "adaln"] = "prefix"
-    decoder: Literal["shared", "separate"] = "shared"
-
-    @model_validator(mode="after")
-    def _shape_known(self) -> "Model":
-        if self.size is None and None in (self.depth, self.hidden, self.heads):
-            raise ValueError("give `size: B`, `M` or `L`, or all of `depth`, `hidden` and `heads`")
-        return self
-
-
-class Latents(Section):
-    """x = (state − mean) / std, applied on reading."""
-
-    mean: float = 0.0
-    std: Annotated[float, Field(gt=0)] | Literal["measured"] = 0.2
-    """0.2 is t5-small's; ``measured`` takes mean and deviation from the store's facts."""
-
-
-class Objective(Section):
-    """The training objective; names and defaults as in ``elf.stages.model.config.ObjectiveConfig``."""
-
-    decode_share: Share = 0.2
-    time_schedule: Literal["logit_normal", "uniform"] = "logit_normal"
-    time_mean: float = -1.5
-    time_std: Annotated[float, Field(gt=0)] = 0.8
-    noise_scale: Annotated[float, Field(gt=0)] = 2.0
-    decode_time_mean: float = 0.8
-    decode_time_std: Annotated[float, Field(gt=0)] = 0.8
-    decode_noise_scale: Annotated[float, Field(gt=0)] = 5.0
-    guidance_low: Annotated[float, Field(ge=0)] = 0.5
-    guidance_high: Annotated[float, Field(ge=0)] = 5.0
-    guidance_law: Literal["log_uniform", "power"] = "log_uniform"
-    self_condition: Share = 0.5
-    condition_dropout: Share = 0.0
-    decode_condition: Literal["corrupted", "kept"] = "corrupted"
-    padding: Literal["pad", "eos"] = "eos"
-
-
-class Optim(Section):
-    """Optimiser, learning-rate schedule, clipping and weight averaging."""
-
-    name: Literal["muon", "adamw"] = "muon"
-    lr: Annotated[float, Field(gt=0)] = 2e-3
-    schedule: Literal["constant", "cosine"] = "constant"
-    warmup_steps: Annotated[int, Field(ge=0)] | None = None
-    warmup_epochs: Annotated[float, Field(ge=0)] | None = None
-    min_lr: Annotated[float, Field(ge=0)] = 0.0
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    clip: Annotated[float, Field(gt=0)] = 1.0
-    ema: Annotated[float, Field(ge=0, lt=1)] = 0.9999
-
-    @model_validator(mode="after")
-    def _one_warmup(self) -> "Optim":
-        if self.warmup_steps is not None and self.warmup_epochs is not None:
-            raise ValueError("give the warm-up once, as `warmup_steps` or as `warmup_epochs`")
-        return self
-
-
-class Heldout(Section):
-    """Loss on the validation split, on the same rows and draws every time."""
-
-    every: Positive
-    """Steps between two measurements."""
-    rows: Positive = 64
-
-
-class Train(Section):
-    """The training run."""
-
-    model: Model
-    latents: Latents = Latents()
-    objective: Objective = Objective()
-    optim: Optim = Optim()
-    batch: Positive = 512
-    """Rows per optimiser step, over all processes."""
-    accumulate: Positive = 1
-    """Groups a step's rows are dealt into; its loss is the mean of the groups' means. 1: one mean over all positions.
-    For memory alone, leave it and set ``compute.train.batch``."""
-    steps: Positive | None = None
-    epochs: Annotated[float, Field(gt=0)] | None = None
-    precision: Precision = "float32"
-    seed: Seed = 0
-    heldout: Heldout | None = None
-    save_every: Annotated[int, RUNTIME, Field(ge=1)] = 1000
-    """Steps between two checkpoints."""
-    keep: Annotated[int, RUNTIME, Field(ge=1)] = 2
-    """Checkpoints kept while training."""
-
-    @model_validator(mode="after")
-    def _one_length(self) -> "Train":
-        if (self.steps is None) == (self.epochs is None):
-            raise ValueError("give the length of training once, as `steps` or as `epochs`")
-        if self.batch % self.accumulate:
-            raise ValueError(
-                f"`batch` ({self.batch} rows) must be a multiple of `accumulate` ({self.accumulate} groups)"
-            )
-        return self
-
-
 class Weights(Section):
     """Weights of the authors' program in the place of training; ``train`` then says what network they are of."""
 
@@ -345,6 +234,7 @@ class Experiment(Section):
     encode: Encode = Encode()
     train: Train
     weights: Weights | None = None
+    distill: Distill | None = None
     sample: tuple[Sample, ...] = ()
     evaluate: Evaluate = Evaluate()
     report: Report = Report()

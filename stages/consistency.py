@@ -12,6 +12,7 @@ def check_consistent(experiment: "Experiment") -> None:
     _check_names(experiment)
     _check_splits(experiment)
     _check_followed(experiment)
+    _check_students(experiment)
 
 
 def _check_sources(experiment: "Experiment") -> None:
@@ -70,6 +71,19 @@ def _check_followed(experiment: "Experiment") -> None:
             raise ValueError(
                 f"the sampling setting `{setting.name}` makes {setting.count} texts a seed, so its `trajectories` "
                 f"must be {setting.count} at most, not {setting.trajectories}"
+            )
+
+
+def _check_students(experiment: "Experiment") -> None:
+    """Distilled models that are sampled are made."""
+    rounds = experiment.distill.rounds if experiment.distill is not None else ()
+    for setting in experiment.sample:
+        if setting.student is not None and setting.student not in rounds:
+            there = (
+                f"`distill.rounds` has {', '.join(map(str, rounds))}" if rounds else "there is no `distill`"
+            )
+            raise ValueError(
+                f"the sampling setting `{setting.name}` takes the student of {setting.student} steps, and {there}"
             )
 
 

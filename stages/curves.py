@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elf.stages.model.config import LEVELS
-from elf.stages.tally import BY_LEVEL
+from elf.stages.tally import BY_LEVEL, counts_of, unit_of
 
 BINS = 100
 SMALLEST_BIN = 4
@@ -100,8 +100,9 @@ def read_levels(lines: Iterable[Mapping[str, Any]]) -> list[Levels]:
 
 
 def _by_level(line: Mapping[str, Any], prefix: str) -> Array:
-    """(4, K): each branch's sums and positions."""
-    names = [name for part, branch in BRANCHES.items() for name in (f"{part}_sum", f"{branch}_positions")]
+    """(4, K): each branch's sums and units."""
+    unit = unit_of(line, prefix)
+    names = [name for part, branch in BRANCHES.items() for name in (f"{part}_sum", f"{branch}_{unit}")]
     return np.array([line[f"{prefix}{name}{BY_LEVEL}"] for name in names], dtype=np.float64)
 
 
@@ -128,7 +129,7 @@ def _curve(part: str, table: Array, heldout: list[Mapping[str, Any]]) -> Curve:
     )
 
 
-def _weight(part: str, line: Mapping[str, Any]) -> int:
-    """Positions behind a step's figure."""
-    decoded, denoised = line["decode_positions"], line["denoise_positions"]
+def _weight(part: str, line: Mapping[str, Any]) -> float:
+    """Units behind a step's figure."""
+    decoded, denoised = counts_of(line)
     return {"loss": decoded + denoised, "ce": decoded, "l2": denoised}[part]

@@ -13,15 +13,7 @@ from elf.pipeline.plan import Plan, Planned
 from elf.pipeline.stage import Compute
 from elf.pipeline.wording import about, amount_text, rows_of, size_of
 from elf.stages.compute import TrainCompute
-from elf.stages.config import (
-    Control,
-    Encode,
-    Evaluate,
-    Experiment,
-    Pretrain,
-    Sample,
-    Train,
-)
+from elf.stages.config import Control, Encode, Evaluate, Experiment, Pretrain, Sample
 from elf.stages.experiment import TokenizeStep
 from elf.stages.hints import expected_size, vocabulary_of, width_of
 from elf.stages.machine import Machine, Work
@@ -31,6 +23,7 @@ from elf.stages.pace import flops_text, percent
 from elf.stages.shapes import objective_config
 from elf.stages.steps import training_length
 from elf.stages.totals import Estimate
+from elf.stages.train_settings import Train, Training
 from elf.stages.workload import (
     PRETRAIN_CALLS,
     TRAINED_IN,
@@ -57,6 +50,7 @@ OVERHEAD = {
     "pretrain": 7,
     "encode": 1,
     "train": 10,
+    "distill": 11,
     "weights": 5,
     "sample": 0.5,
     "control": 0.1,
@@ -171,7 +165,7 @@ class Estimator:
                 return self.pretrain(planned, section)
             case "encode", Encode():
                 return self.encode(planned, section)
-            case "train", Train():
+            case "train" | "distill", Training():
                 return self.train(planned, section)
             case "weights", _:
                 return _Cost(bytes=self.known[planned.step.inputs["checkpoint"]].bytes, seconds=0.0)
@@ -247,7 +241,7 @@ class Estimator:
         processes = compute.workers or max(1, self.machine.gpus)
         return self.machine.seconds(one._replace(flops=one.flops * positions), compute, processes=processes)
 
-    def train(self, planned: Planned, section: Train) -> _Cost:
+    def train(self, planned: Planned, section: Training) -> _Cost:
         network, steps = self.network(), self.steps(planned)
         seconds = self.training_seconds(planned)
         if network is None or steps is None or seconds is None:
@@ -265,9 +259,9 @@ class Estimator:
         return _Cost(None, tokens, state + steps * METRICS_BYTES, seconds, scratch=scratch)
 
     def steps(self, train: Planned) -> int | None:
-        """Optimiser steps of a train step."""
+        """Optimiser steps of a train or distill step."""
         section, rows = train.step.section, self.known[train.step.inputs["tokens"]].rows
-        assert isinstance(section, Train)
+        assert isinstance(section, Training)
         return None if section.steps is None and rows is None else training_length(section, rows or 0).total
 
     def training_speed(self, train: Planned) -> TrainingSpeed | None:
@@ -287,9 +281,11 @@ class Estimator:
     def training_seconds(self, train: Planned) -> float | None:
         """Of all steps, wherever their latents come from."""
         network, steps, compute = self.network(), self.steps(train), train.step.compute
+        section = train.step.section
+        assert isinstance(section, Training)
         if network is None or steps is None:
             return None
-        works = training(self.experiment, network, steps)
+        works = training(self.experiment, network, section, steps)
         return sum(self.machine.seconds(work, compute, processes=compute.processes) for work in works)
 
     def live_seconds(self, train: Planned, rows: float) -> float | None:

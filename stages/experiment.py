@@ -1,7 +1,8 @@
 """From an experiment to the plan of stages it stands for.
 
     fetch → [tokenizer] → tokenize (one per split) → [pretrain] → encode (one per split) → train
-    train, or weights from outside → sample (one per setting), control (one per kind) → evaluate (one each) → report
+    train, or weights from outside → [distill, round by round] → sample (one per setting)
+    sample, control (one per kind) → evaluate (one each) → report
 
 Reading this file tells which stage takes what from which; no heavy library is imported here.
 """
@@ -20,18 +21,15 @@ from elf.stages.config import (
     Encode,
     Evaluate,
     Experiment,
-    Latents,
-    Model,
-    Objective,
     Pretrain,
     Report,
     Sample,
     Source,
     Subwords,
     Tokenize,
-    Train,
     Weights,
 )
+from elf.stages.train_settings import DistillRound, Latents, Model, Objective, Teaching, Train, Training
 
 Split = Literal["train", "validation", "test"]
 
@@ -93,6 +91,15 @@ TRAIN = StageSpec(
     worker="elf.stages.worker",
     neutral={"accumulate": 1},
 )
+DISTILL = StageSpec(
+    "distill",
+    DistillRound,
+    "elf.stages.distill:run",
+    ("teacher", "start", "tokens", "latents", "heldout_tokens?", "heldout_latents?"),
+    version=1,
+    launch=Launch.ACCELERATE,
+    worker="elf.stages.worker",
+)
 WEIGHTS = StageSpec(
     "weights", WeightsStep, "elf.stages.imported:run", ("checkpoint", "tokenizer", "latents?"), version=1
 )
@@ -121,7 +128,7 @@ REPORT = StageSpec(
     "report",
     ReportStep,
     "elf.stages.report:run",
-    ("train", "tokens", "latents?", "samples/*", "scores/*", "controls/*"),
+    ("train", "tokens", "latents?", "distilled/*", "samples/*", "scores/*", "controls/*"),
     version=1,
     neutral={"report.entropy": None, "report.published": None},
 )
@@ -135,6 +142,7 @@ STAGES: Mapping[str, StageSpec[Any]] = {
         ENCODE,
         TRAIN,
         WEIGHTS,
+        DISTILL,
         SAMPLE,
         CONTROL,
         EVALUATE,
@@ -159,7 +167,7 @@ class _Builder:
         prefix: str,
         **places: str,
     ) -> str:
-        compute: Compute = getattr(self.experiment.compute, spec.name)
+        compute: Compute = getattr(self.experiment.compute, spec.name) or self.experiment.compute.train
         self.steps[name] = Step(name, spec, section, dict(inputs), compute, prefix, places)
         return name
 
@@ -220,11 +228,29 @@ class _Builder:
         train = self.experiment.train
         if self.experiment.weights is not None:
             return self.imported(self.experiment.weights, corpus)
+        return self.add("train", TRAIN, train, self.learnt_from(train, corpus), "train")
+
+    def learnt_from(self, section: Training, corpus: Mapping[Split, str]) -> dict[str, str]:
+        """What every training run takes: its own split, and the held-out one where it looks at that."""
         inputs = {"tokens": corpus["train"], "latents": self.encode("train", corpus)}
-        if train.heldout is not None and "validation" in corpus:
+        if section.heldout is not None and "validation" in corpus:
             inputs["heldout_tokens"] = corpus["validation"]
             inputs["heldout_latents"] = self.encode("validation", corpus)
-        return self.add("train", TRAIN, train, inputs, "train")
+        return inputs
+
+    def distill(self, model: str, corpus: Mapping[Split, str]) -> dict[int, str]:
+        """The rounds by their students' steps, each started from the one before."""
+        settings, made, start = self.experiment.distill, dict[int, str](), model
+        if settings is None:
+            return made
+        shared = settings.model_dump(include=set(Teaching.model_fields))
+        for steps in settings.rounds:
+            section = DistillRound(**shared, student_steps=steps, span_steps=settings.teacher_steps // steps)
+            inputs = {"teacher": model, "start": start, **self.learnt_from(section, corpus)}
+            places = {"student_steps": "distill.rounds", "span_steps": "distill.teacher_steps"}
+            start = self.add(f"distill-{steps}", DISTILL, section, inputs, "distill", **places)
+            made[steps] = start
+        return made
 
     def imported(self, weights: Weights, corpus: Mapping[Split, str]) -> str:
         """Takes the place of training: a step of the same name."""
@@ -243,11 +269,11 @@ class _Builder:
         places = {name: f"train.{name}" for name in ("model", "latents", "objective")}
         return self.add("train", WEIGHTS, section, inputs, "", **places)
 
-    def texts(self, model: str, corpus: Mapping[Split, str]) -> dict[str, str]:
+    def texts(self, corpus: Mapping[Split, str]) -> dict[str, str]:
         """Sample and control steps by the name their scores go by."""
         made: dict[str, str] = {}
         for setting in self.experiment.sample:
-            inputs = {"model": model, "tokens": corpus["train"]}
+            inputs = {"model": setting.model, "tokens": corpus["train"]}
             if self.experiment.data.train.pairs:
                 inputs |= {"tokens": corpus[setting.split], "latents": self.encode(setting.split, corpus)}
             name = f"sample-{setting.name}"
@@ -281,10 +307,12 @@ def plan_experiment(experiment: Experiment) -> Plan:
     builder = _Builder(experiment)
     corpus = builder.tokens()
     model = builder.train(corpus)
-    texts = builder.texts(model, corpus)
+    students = builder.distill(model, corpus)
+    texts = builder.texts(corpus)
     scores = builder.scores(texts, corpus)
     inputs = {"train": model, "tokens": corpus["train"]}
     inputs |= {role: step for role, step in builder.steps[model].inputs.items() if role == "latents"}
+    inputs |= {f"distilled/{steps}": step for steps, step in students.items()}
     inputs |= {
         f"{'samples' if step.startswith('sample-') else 'controls'}/{name}": step
         for name, step in texts.items()

@@ -6,6 +6,7 @@ makes those of its own places. No latent crosses a process boundary.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -13,8 +14,25 @@ from elf.cache.layout import Array
 from elf.cache.prefetch import BUFFERS, Ahead
 from elf.stages.latents import LatentRows, RawBatch
 from elf.stages.model.config import ObjectiveConfig
-from elf.stages.model.draws import Draws, draw, draw_drops
+from elf.stages.model.draws import DistillDraws, Draws, draw, draw_drops
 from elf.stages.order import Integers, Order
+
+
+class Drawing(Protocol):
+    """How a step's random numbers come of (seed, step, places): ``draw`` and its kin."""
+
+    def __call__(
+        self,
+        seed: int,
+        step: int,
+        rows: Sequence[int],
+        /,
+        *,
+        length: int,
+        width: int,
+        objective: ObjectiveConfig,
+        device: torch.device,
+    ) -> Draws | DistillDraws: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,7 +43,7 @@ class Fed:
     step: int
     rows: Integers
     raw: RawBatch
-    draws: Draws
+    draws: Draws | DistillDraws
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +56,7 @@ class Recipe:
     places: range
     objective: ObjectiveConfig
     device: torch.device
+    drawing: Drawing = draw
 
     def rows(self, step: int) -> Integers:
         """Rows of the whole global batch."""
@@ -59,9 +78,9 @@ class Recipe:
         mine = rows[self.places.start : self.places.stop]
         return Fed(step, rows, self.latents.read(mine, draws.drop_B, buffer), draws)
 
-    def draws(self, step: int, places: Sequence[int]) -> Draws:
+    def draws(self, step: int, places: Sequence[int]) -> Draws | DistillDraws:
         """The random numbers of the given places of a step's global batch."""
-        return draw(
+        return self.drawing(
             self.seed,
             step,
             places,

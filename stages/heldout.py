@@ -8,13 +8,13 @@ import torch
 from torch import nn
 
 from elf.pipeline.errors import Failed
-from elf.stages.config import Heldout as HeldoutSettings
 from elf.stages.feeding import Recipe
 from elf.stages.latents import LatentRows
 from elf.stages.model.config import LEVELS
 from elf.stages.model.draws import seed_of
 from elf.stages.tally import Tally
 from elf.stages.team import Team
+from elf.stages.train_settings import Heldout as HeldoutSettings
 
 if TYPE_CHECKING:
     from elf.stages.model.objective import Loss

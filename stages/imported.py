@@ -17,7 +17,6 @@ from elf.pipeline.section import differences
 from elf.pipeline.stage import StageContext
 from elf.stages.authors import EMA, RAW, Foreign, find_file, read_file, translate
 from elf.stages.checkpoint import Checkpoint, first_not_finite, save
-from elf.stages.config import Latents
 from elf.stages.experiment import WeightsStep
 from elf.stages.latents import Scale
 from elf.stages.model.config import ModelConfig, ObjectiveConfig, SamplerConfig
@@ -27,6 +26,7 @@ from elf.stages.model.naming import config_from_authors
 from elf.stages.model.network import Network
 from elf.stages.model.sampler import sample_latents
 from elf.stages.shapes import model_config, objective_config
+from elf.stages.train_settings import Latents
 from elf.stages.trained import CARD, Card, load_trained, load_weights, vocabulary_digest
 from elf.stages.vocabulary import Vocabulary, full_vocabulary, load_tokenizer
 

@@ -21,11 +21,11 @@ from elf.cache.rows import RaggedRows, Reader, Rows
 from elf.cache.store import Artifact
 from elf.pipeline.errors import Failed
 from elf.pipeline.section import differences
-from elf.stages.config import Latents as LatentSettings
 from elf.stages.model.objective import Batch
 from elf.stages.order import Integers
 from elf.stages.rows import TokenRows
 from elf.stages.states import PAIR_VIEWS, PLAIN, States, StoredStates
+from elf.stages.train_settings import Latents as LatentSettings
 
 FARTHEST = 3.0
 """How far from 1 (by factor) the deviation of normalised latents may lie."""

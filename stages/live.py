@@ -22,7 +22,6 @@ from elf.cache.store import Artifact
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.stage import Unbuilt
 from elf.stages.config import Encode
-from elf.stages.config import Latents as LatentSettings
 from elf.stages.encode import check_tokens, encoder_facts
 from elf.stages.encoder import Encoder, EncoderInfo, describe_encoder
 from elf.stages.encoding import DTYPES, as_stored, encoder_on, refusal
@@ -32,6 +31,7 @@ from elf.stages.order import Integers
 from elf.stages.rows import TokenRows
 from elf.stages.sources import UNMEASURED
 from elf.stages.states import Stopped, as_tensor
+from elf.stages.train_settings import Latents as LatentSettings
 from elf.stages.views import ViewName, ViewRows, choose_views
 
 SAMPLE = 16

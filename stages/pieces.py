@@ -2,8 +2,9 @@
 is to be taken group by group.
 
 With ``train.accumulate`` G, place p of the global batch is of group p % G, whoever holds it, and the step's loss is
-the mean over the groups of Σ error / Σ positions that count of each (paper's programs; G = 1 is the mean over all
-positions). A group is computed ``compute.train.batch`` rows at a time, which changes rounding and nothing else.
+the mean over the groups of Σ error / Σ units that count of each (paper's programs; G = 1 is the mean over all units).
+A unit is a position that counts, of a distillation a row. A group is computed ``compute.train.batch`` rows at a time,
+which changes rounding and nothing else.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,8 +16,7 @@ from torch import Tensor, nn
 
 from elf.stages.feeding import Fed
 from elf.stages.latents import RawBatch
-from elf.stages.model.config import LEVELS, Padding
-from elf.stages.model.masks import loss_mask
+from elf.stages.model.config import LEVELS
 from elf.stages.model.objective import Batch, Loss
 from elf.stages.team import Team
 
@@ -55,12 +55,12 @@ class Pieces:
         module: nn.Module,
         fed: Fed,
         normalise: Callable[[RawBatch, torch.device], Batch],
-        padding: Padding,
+        counted_B: Tensor,
     ) -> Measured:
         """Add the gradients of the step's loss to the parameters of ``module``, which maps a batch and its draws to
-        a Loss; with several processes, to the mean over them."""
+        a Loss; with several processes, to the mean over them. ``counted_B``: units of each row."""
         device = self._team.device
-        weights = self._weights(fed, padding)
+        weights = self._weights(counted_B)
         levels_4K = torch.zeros(4, LEVELS, dtype=torch.float64, device=device)
         error_B = torch.zeros(self._rows, device=device)
         for piece in self.pieces:
@@ -73,13 +73,11 @@ class Pieces:
             error_B[piece.chosen] = (local.ce_B + local.l2_B).float()
         return Measured(levels_4K, error_B)
 
-    def _weights(self, fed: Fed, padding: Padding) -> list[float]:
-        """By group: the share of its positions in the step's loss; times processes, whose gradients are averaged."""
-        raw = fed.raw
-        counted_BL = loss_mask(raw.condition_length_B, raw.length_B, raw.ids_BL.shape[1], padding)
+    def _weights(self, counted_B: Tensor) -> list[float]:
+        """By group: the share of its units in the step's loss; times processes, whose gradients are averaged."""
         counts = [0] * self._groups
         for piece in self.pieces:
-            counts[piece.group] += int(counted_BL[piece.chosen].sum())
+            counts[piece.group] += int(counted_B[piece.chosen].sum())
         totals = self._team.total(counts)
         return [self._team.size / (self._groups * max(total, 1.0)) for total in totals]
 

@@ -19,6 +19,7 @@ from elf.stages.plane import Scored, make_plane
 from elf.stages.plots import draw_curve, draw_levels
 from elf.stages.published import PUBLISHED
 from elf.stages.reckoning import basis, reckon
+from elf.stages.rounds import read_rounds
 from elf.stages.scores import METRICS, value_of
 from elf.stages.scoretable import make_tables
 from elf.stages.training_metrics import METRICS as LOSSES
@@ -90,6 +91,7 @@ def compose(section: ReportStep, inputs: Mapping[str, Artifact]) -> Page:
         by_level=by_level,
         pace=read_pace(aux),
         learned=learned(looks(aux)),
+        rounds=read_rounds(inputs),
         heldout=any(curve.heldout_step.size for curve in curves),
         galleries=galleries(inputs, section.report.samples),
         folded=FOLDED,
@@ -109,14 +111,14 @@ def compose(section: ReportStep, inputs: Mapping[str, Artifact]) -> Page:
 
 def reading_order(role: str) -> tuple[int, str]:
     """The training run first, then texts, each before its scores."""
-    first = ("train", "tokens", "latents", "samples", "scores", "controls")
+    first = ("train", "tokens", "latents", "distilled", "samples", "scores", "controls")
     return first.index(role.partition("/")[0]), role
 
 
 def call(role: str) -> str:
     """The instance of the plan that stands behind a role of this stage."""
     kind, _, name = role.partition("/")
-    steps = {"samples": "sample", "scores": "evaluate", "controls": "control"}
+    steps = {"distilled": "distill", "samples": "sample", "scores": "evaluate", "controls": "control"}
     plain = {"tokens": "tokenize", "latents": "encode"}
     return f"{steps[kind]}-{name}" if kind in steps else plain.get(role, role)
 

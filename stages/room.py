@@ -11,8 +11,9 @@ from pathlib import Path
 from elf.pipeline.errors import Failed
 from elf.pipeline.plan import Planned
 from elf.pipeline.wording import about, bytes_text, count_of
-from elf.stages.config import Encode, Train
+from elf.stages.config import Encode
 from elf.stages.totals import Estimate
+from elf.stages.train_settings import Training
 
 DOUBT = 2
 """A size that rests on a hint may turn out so many times smaller."""
@@ -85,8 +86,8 @@ def alternatives(largest: Estimate) -> str:
         ways.append("let the encoder run beside training (--set compute.train.source=rolling, or live)")
         if section.dtype == "float32":
             ways.append("store half the bytes (--set encode.dtype=float16)")
-    if isinstance(section, Train):
-        ways.append("keep fewer checkpoints (--set train.keep=1)")
+    if isinstance(section, Training):
+        ways.append(f"keep fewer checkpoints (--set {name}.keep=1)")
     if name in ("encode", "tokenize"):
         ways.append("take fewer rows (tokenize.rows or data.train.share)")
     ways += ["name another store with --store", "free some space"]

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
-from elf.pipeline.section import RUNTIME, Section
+from elf.pipeline.section import LINKED, RUNTIME, Section
 from elf.stages.fields import FolderName, NotNegative, Positive, Precision
 from elf.stages.model.config import Grid, Method, SdeForm
 
@@ -60,6 +60,8 @@ class Sample(Section):
 
     name: Annotated[FolderName, RUNTIME]
     """Names the instances ``sample-NAME`` and ``evaluate-NAME``; with ``over`` what is swept follows it."""
+    student: Annotated[Positive | None, LINKED] = None
+    """The distilled model to sample, by its number in ``distill.rounds``; the trained one when absent."""
     method: Method = "sde"
     steps: Positive = 32
     grid: Grid = "logit_normal"
@@ -96,6 +98,11 @@ class Sample(Section):
                 "in an entry of its own with `method: sde`"
             )
         return self
+
+    @property
+    def model(self) -> str:
+        """Name of the step whose weights it samples."""
+        return "train" if self.student is None else f"distill-{self.student}"
 
     @property
     def place(self) -> str:

@@ -1,8 +1,8 @@
 """From the sections of a configuration file to what the model takes; light enough for planning."""
 
 from elf.pipeline.errors import Misconfigured
-from elf.stages.config import Model, Objective
 from elf.stages.model.config import SIZES, ModelConfig, ObjectiveConfig
+from elf.stages.train_settings import Model, Objective
 
 
 def model_config(model: Model, *, width: int, vocabulary: int, length: int) -> ModelConfig:

@@ -14,16 +14,16 @@ from typing import Literal, TypeAlias
 from elf.cache.errors import Damaged
 from elf.cache.store import Artifact
 from elf.pipeline.errors import Misconfigured
-from elf.pipeline.plan import Plan, Planned, Tie
+from elf.pipeline.plan import Plan, Planned, Step, Tie
 from elf.pipeline.stage import Compute, StageContext
 from elf.pipeline.wording import about, bytes_text
 from elf.stages.compute import TrainCompute
-from elf.stages.config import Experiment, Train
+from elf.stages.config import Experiment
 from elf.stages.estimate import DTYPE_BYTES, estimate_plan
-from elf.stages.experiment import TRAIN
 from elf.stages.hints import width_of
 from elf.stages.machine import this_machine
 from elf.stages.totals import Estimate, total_bytes
+from elf.stages.train_settings import Train, Training
 from elf.stages.window import cut_window, least_window
 
 Source: TypeAlias = Literal["store", "rolling", "live"]
@@ -73,31 +73,41 @@ def train_compute(compute: Compute) -> TrainCompute:
 def settle(
     plan: Plan, experiment: Experiment, find: Find, room: Callable[[Planned], int]
 ) -> tuple[Plan, Choice | None]:
-    """The plan with train's source chosen; unchanged, and None, where nothing trains.
+    """The plan with the source of every training run chosen, and the choice of the first that is still to run;
+    unchanged, and None, where nothing trains.
 
     ``room``: bytes that are free for the latents of that step, what was begun of them included. Raises Misconfigured
-    where train is still to run and cannot with the source it asks for.
+    where a run is still to come and cannot with the source it asks for.
     """
-    trains = [planned for planned in plan if planned.step.spec is TRAIN]
-    if not trains:
+    find = _forgiving(find)
+    choices = {
+        planned.step.name: _choose(plan, planned, experiment, find, room)
+        for planned in plan
+        if isinstance(planned.step.section, Training)
+    }
+    if not choices:
         return plan, None
-    (train,) = trains
-    choice = _choose(plan, train, experiment, _forgiving(find), room)
-    compute = train_compute(train.step.compute)
+    coming = [name for name in choices if find(plan[name]) is None]
+    steps = (
+        _tied(each.step, choices[each.step.name]) if each.step.name in choices else each.step for each in plan
+    )
+    return Plan(steps), choices[(coming or list(choices))[0]]
+
+
+def _tied(step: Step, choice: Choice) -> Step:
+    """A training step that takes its latents as chosen."""
     chosen = {"source": choice.source, "window_bytes": choice.window_bytes}
     ties = {} if choice.source == "store" else {LATENTS: Tie.INLINE, HELDOUT: Tie.INLINE}
-    step = replace(train.step, compute=compute.model_copy(update=chosen), ties=ties)
-    return Plan(step if each is train else each.step for each in plan), choice
+    return replace(step, compute=train_compute(step.compute).model_copy(update=chosen), ties=ties)
 
 
 def _choose(
     plan: Plan, train: Planned, experiment: Experiment, find: Find, room: Callable[[Planned], int]
 ) -> Choice:
-    compute, section = train_compute(train.step.compute), train.step.section
-    assert isinstance(section, Train)
+    compute = train_compute(train.step.compute)
     latents = plan[train.step.inputs[LATENTS]]
     stored = find(latents)
-    measured = section.latents.std == "measured"
+    measured = _measures(train)
     if compute.source != "auto":
         pending = find(train) is None
         if measured and compute.source != "store" and stored is None and pending:
@@ -119,8 +129,7 @@ def _choose(
 
 def _by_room(train: Planned, estimates: tuple[Estimate, ...], free: int, *, row_bytes: int | None) -> Choice:
     """A store where all that is missing fits; else a window in half of what the rest leaves; else none."""
-    compute, section = train_compute(train.step.compute), train.step.section
-    assert isinstance(section, Train)
+    compute = train_compute(train.step.compute)
     sizes = {each.planned.step.name: each.bytes for each in estimates}
     latents = sizes[train.step.inputs[LATENTS]]
     if latents is None:
@@ -129,7 +138,7 @@ def _by_room(train: Planned, estimates: tuple[Estimate, ...], free: int, *, row_
     size, left = about(bytes_text(latents)), bytes_text(free)
     if needed <= room:
         return Choice("store", f"{size} fit, {left} are free", compute.window_bytes)
-    if section.latents.std == "measured":
+    if _measures(train):
         reason = (
             f"{size} may not fit, {left} are free; but train.latents.std is measured and takes a whole store, and a "
             "number there (0.2 for t5-small) would do without"
@@ -144,10 +153,16 @@ def _by_room(train: Planned, estimates: tuple[Estimate, ...], free: int, *, row_
     return Choice("rolling", why, fits)
 
 
+def _measures(train: Planned) -> bool:
+    """Whether it takes the scale of its latents from a whole store; a distillation has its teacher's."""
+    section = train.step.section
+    return isinstance(section, Train) and section.latents.std == "measured"
+
+
 def _share(train: Planned) -> int:
     """Most rows of a step that one process takes."""
     section = train.step.section
-    assert isinstance(section, Train)
+    assert isinstance(section, Training)
     return -(-section.batch // train.step.compute.processes)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 
-from elf.stages.config import Train
+from elf.stages.train_settings import Training
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ def steps_in(epochs: float, rows: int, batch: int) -> int:
     return ceil(Fraction(repr(epochs)) * rows / batch)
 
 
-def training_length(train: Train, rows: int) -> Length:
+def training_length(train: Training, rows: int) -> Length:
     """Steps of a training run on ``rows`` rows."""
     total = train.steps if train.epochs is None else steps_in(train.epochs, rows, train.batch)
     assert total is not None, "the section holds one of steps and epochs"

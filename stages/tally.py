@@ -1,7 +1,12 @@
-"""What a step, or a held-out measurement, came to over all of its rows: the losses of both branches by noise level."""
+"""What a step, or a held-out measurement, came to over all of its rows: the losses of both branches by noise level.
 
-from collections.abc import Sequence
+Training averages over positions, distillation over rows, each of them the mean over its own positions: there a decode
+row is one, in shares over the noise levels of its positions.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from elf.cache.manifest import JSON
 from elf.stages.model.config import LEVELS
@@ -9,32 +14,35 @@ from elf.stages.model.config import LEVELS
 BY_LEVEL = "_by_t"
 """Ends the names of figures that are lists, one number for each tenth of t from 0 to 1."""
 
+Unit = Literal["positions", "rows"]
+"""What a loss is a mean over."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """By noise level: Σ cross-entropy of the decode branch and its positions, Σ squared error of the denoise branch and
-    its positions."""
+    """By noise level: Σ cross-entropy of the decode branch and its units, Σ squared error of the denoise branch and
+    its units."""
 
     ce_sums: tuple[float, ...]
-    decoded: tuple[int, ...]
+    decoded: tuple[float, ...]
     l2_sums: tuple[float, ...]
-    denoised: tuple[int, ...]
+    denoised: tuple[float, ...]
 
     @classmethod
     def of(cls, numbers: Sequence[float]) -> "Tally":
         """From the 4 · K numbers of ``Loss.levels_4K``, added up."""
         starts = range(0, 4 * LEVELS, LEVELS)
         ce, decoded, l2, denoised = (tuple(numbers[start : start + LEVELS]) for start in starts)
-        return cls(ce, tuple(map(int, decoded)), l2, tuple(map(int, denoised)))
+        return cls(ce, decoded, l2, denoised)
 
     @property
     def loss(self) -> float:
-        """Over all positions that count."""
-        positions = sum(self.decoded) + sum(self.denoised)
-        return (sum(self.ce_sums) + sum(self.l2_sums)) / max(positions, 1)
+        """Over all units that count."""
+        units = sum(self.decoded) + sum(self.denoised)
+        return (sum(self.ce_sums) + sum(self.l2_sums)) / max(units, 1)
 
     def means(self) -> dict[str, float]:
-        """``loss``, and ``ce`` and ``l2`` each over its own branch's positions (0 if there are none)."""
+        """``loss``, and ``ce`` and ``l2`` each over its own branch's units (0 if there are none)."""
         return {
             "loss": self.loss,
             "ce": sum(self.ce_sums) / max(sum(self.decoded), 1),
@@ -45,9 +53,32 @@ class Tally:
         """Each branch's sums of error by noise level."""
         return {f"ce_sum{BY_LEVEL}": list(self.ce_sums), f"l2_sum{BY_LEVEL}": list(self.l2_sums)}
 
-    def positions(self) -> dict[str, JSON]:
-        """Each branch's positions by noise level."""
+    def counts(self, unit: Unit) -> dict[str, JSON]:
+        """Each branch's units, ``decode_positions`` and ``denoise_positions`` of positions."""
+        return {f"decode_{unit}": _whole(sum(self.decoded)), f"denoise_{unit}": _whole(sum(self.denoised))}
+
+    def counts_by_level(self, unit: Unit) -> dict[str, JSON]:
+        """Each branch's units by noise level."""
         return {
-            f"decode_positions{BY_LEVEL}": list(self.decoded),
-            f"denoise_positions{BY_LEVEL}": list(self.denoised),
+            f"decode_{unit}{BY_LEVEL}": [_whole(each) for each in self.decoded],
+            f"denoise_{unit}{BY_LEVEL}": [_whole(each) for each in self.denoised],
         }
+
+
+def unit_of(line: Mapping[str, Any], prefix: str = "") -> Unit:
+    """What the losses of a line of metrics are means over."""
+    return (
+        "rows"
+        if f"{prefix}denoise_rows" in line or f"{prefix}denoise_rows{BY_LEVEL}" in line
+        else "positions"
+    )
+
+
+def counts_of(line: Mapping[str, Any]) -> tuple[float, float]:
+    """Units of the decode and of the denoise branch that a line of metrics is over."""
+    unit = unit_of(line)
+    return line[f"decode_{unit}"], line[f"denoise_{unit}"]
+
+
+def _whole(number: float) -> int | float:
+    return int(number) if number.is_integer() else number

@@ -47,7 +47,8 @@ class Team:
         """This process's places in a global batch of ``batch`` rows: neighbours, nobody's twice, none left out."""
         if batch < self.size:
             raise Failed(
-                f"train.batch is {batch} rows for {self.size} processes; give each at least one row."
+                f"A step has {batch} rows (batch) for {self.size} processes (compute.train.processes); give each at "
+                "least one row."
             )
         return range(self.rank * batch // self.size, (self.rank + 1) * batch // self.size)
 

@@ -117,6 +117,17 @@ def load_trained(path: Path, weights: Literal["ema", "raw"], device: torch.devic
     return Trained(network.to(device).eval().requires_grad_(False), card, digest)
 
 
+def same_network(first: Trained, second: Trained) -> None:
+    """Refuse two models whose networks, objectives or latents differ. Raises Failed naming the first difference."""
+    have, wanted = (json.loads(json.dumps(asdict(each.card))) for each in (first, second))
+    # One of them may have been imported without its encoder.
+    for name, was, asked in differences(wanted | {"encoder": None}, have | {"encoder": None}):
+        raise Failed(
+            f"The student would start from a model whose {name} is {asked}, while its teacher's is {was}. Both must be "
+            "of one training run: distil again from the first round."
+        )
+
+
 def last_checkpoint(path: Path, *parts: str) -> Checkpoint:
     """The last checkpoint of the training artifact in ``path``, with the named parts, or model and ema.
 

@@ -8,7 +8,6 @@ import torch
 from elf.cache.files import remove_tree
 from elf.pipeline.errors import Failed
 from elf.pipeline.stage import StageContext
-from elf.stages.config import Latents, Train
 from elf.stages.devices import choose_device
 from elf.stages.feeding import Feed, Recipe
 from elf.stages.latents import LatentRows, Scale, open_latents, same_kind
@@ -17,6 +16,7 @@ from elf.stages.rolling import RollingStates, Wanted
 from elf.stages.shapes import model_config, objective_config
 from elf.stages.sources import source_of, train_compute
 from elf.stages.team import Team
+from elf.stages.train_settings import Latents, Train
 from elf.stages.trained import Card, vocabulary_digest
 
 WINDOW = "window-"
@@ -30,15 +30,15 @@ NOTES = {
 
 
 def open_splits(
-    section: Train, context: StageContext, device: torch.device
+    settings: Latents | Scale, context: StageContext, device: torch.device, *, drops: bool
 ) -> tuple[LatentRows, LatentRows | None]:
     """The training split, and the held-out one where there is one; both normalised by the training split's scale.
+    ``drops``: conditions are dropped.
 
     Training's states are the source's (a window is put before them by ``open_feed``), the held-out split's are a
     store's where there is one. Raises Failed, naming both values, where anything does not fit.
     """
-    drops = section.objective.condition_dropout > 0
-    train = _open("", section.latents, context, device, drops=drops, stored=source_of(context) == "store")
+    train = _open("", settings, context, device, drops=drops, stored=source_of(context) == "store")
     given = context.inputs.keys() | context.unbuilt.keys()
     if ("heldout_tokens" in given) != ("heldout_latents" in given):
         raise Failed(

@@ -16,7 +16,7 @@ from elf.cache.files import writing
 from elf.cache.manifest import JSON
 from elf.pipeline.errors import Failed
 from elf.stages.pace import TIMING
-from elf.stages.tally import BY_LEVEL
+from elf.stages.tally import BY_LEVEL, counts_of
 
 METRICS = "metrics.jsonl"
 
@@ -78,8 +78,8 @@ def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def summarise(path: Path, *, last: int = 50) -> dict[str, JSON]:
-    """Facts of a finished file: loss, ce and l2 over all positions of the last ``last`` steps, each over its own
-    (0 if there are none), and the last held-out line without its lists by noise level."""
+    """Facts of a finished file: loss, ce and l2 over all positions (of a distillation: rows) of the last ``last``
+    steps, each over its own (0 if there are none), and the last held-out line without its lists by noise level."""
     steps: deque[dict[str, Any]] = deque(maxlen=last)
     heldout: dict[str, Any] | None = None
     for line in read_metrics(path):
@@ -87,9 +87,10 @@ def summarise(path: Path, *, last: int = 50) -> dict[str, JSON]:
             heldout = {name: value for name, value in line.items() if not name.endswith(BY_LEVEL)}
         else:
             steps.append(line)
-    decoded, denoised = (sum(line[f"{kind}_positions"] for line in steps) for kind in ("decode", "denoise"))
-    ce = sum(line["ce"] * line["decode_positions"] for line in steps)
-    l2 = sum(line["l2"] * line["denoise_positions"] for line in steps)
+    counts = [counts_of(line) for line in steps]
+    decoded, denoised = (sum(count[branch] for count in counts) for branch in (0, 1))
+    ce = sum(line["ce"] * count[0] for line, count in zip(steps, counts, strict=True))
+    l2 = sum(line["l2"] * count[1] for line, count in zip(steps, counts, strict=True))
     return {
         "last_steps": len(steps),
         "loss": (ce + l2) / max(decoded + denoised, 1),

@@ -14,11 +14,11 @@ from torch.optim import Optimizer
 from elf.cache.manifest import JSON
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.stages.checkpoint import Checkpoint
-from elf.stages.config import Optim
 from elf.stages.model.ema import Ema
 from elf.stages.model.network import Network
 from elf.stages.model.optim import Muon, adamw, set_learning_rate
 from elf.stages.team import Team
+from elf.stages.train_settings import Optim
 from elf.stages.trained import load_weights
 
 
@@ -79,7 +79,7 @@ def make_optimizer(network: Network, optim: Optim, team: Team) -> Optimizer:
         return adamw(network.parameters(), optim.lr, weight_decay=optim.weight_decay)
     if optim.weight_decay:
         raise Misconfigured(
-            f"train.optim.weight_decay is {optim.weight_decay}, but muon decays no weights; set it to 0, or name: "
+            f"optim.weight_decay is {optim.weight_decay}, but muon decays no weights; set it to 0, or optim.name to "
             "adamw."
         )
     exchange = team.add_up if team.size > 1 else None

@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from elf.cache.manifest import JSON
 from elf.pipeline.progress import Bar
 from elf.pipeline.stage import StageContext
-from elf.stages.config import Train
 from elf.stages.effort import weigh_step
 from elf.stages.glimpses import Glimpses
-from elf.stages.latents import LatentRows
 from elf.stages.pace import Pacer
 from elf.stages.sources import train_compute
+from elf.stages.task import Task
 from elf.stages.team import Team
 from elf.stages.tracking import Tracker, open_tracker
-from elf.stages.trained import Card
+from elf.stages.train_settings import Training
 from elf.stages.training_metrics import Journal
 from elf.stages.training_state import TrainingState
 
@@ -67,22 +66,13 @@ class Watch:
 
 @contextmanager
 def open_watch(
-    section: Train,
-    context: StageContext,
-    team: Team,
-    *,
-    state: TrainingState,
-    card: Card,
-    rows: LatentRows,
-    kept: int,
-    total: int,
+    task: Task, section: Training, context: StageContext, team: Team, *, state: TrainingState, kept: int
 ) -> Generator[Watch]:
-    """Of a run of ``total`` steps that begins, or goes on, at ``state``; ``kept`` bytes of its metrics stay. Samples of
-    pairs are conditioned on ``rows``."""
+    """Of a run that begins, or goes on, at ``state``; ``kept`` bytes of its metrics stay."""
     compute = train_compute(context.compute)
     pacer, glimpses, tracker = None, None, Tracker()
     if team.writes:
-        pacer = Pacer(weigh_step(section, context, card, team))
+        pacer = Pacer(weigh_step(task, section, context, team))
         settings = section.model_dump(mode="json")
         tracker = open_tracker(compute.tracker, context, step=state.step, settings=settings)
         if compute.samples is not None:
@@ -90,12 +80,12 @@ def open_watch(
                 compute.samples,
                 context,
                 network=state.network,
-                card=card,
+                card=task.card,
                 seed=section.seed,
-                rows=rows,
+                rows=task.shown,
                 device=team.device,
             )
-    bar = context.progress.bar("train", total, unit="steps", done=state.step)
+    bar = context.progress.bar(task.name, task.length.total, unit="steps", done=state.step)
     journal = Journal(context.out, context.aux, keep=kept, writes=team.writes)
     with tracker, bar as shown, journal:
         yield Watch(journal, shown, tracker, pacer, glimpses)

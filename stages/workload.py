@@ -12,8 +12,9 @@ from typing import Any
 from elf.stages.config import Encode, Experiment, Pretrain, Sample
 from elf.stages.machine import Work
 from elf.stages.model.config import ModelConfig, SamplerConfig
-from elf.stages.model.flops import forward_flops, muon_flops, sample_flops, step_parts
+from elf.stages.model.flops import distill_parts, forward_flops, muon_flops, sample_flops, step_parts
 from elf.stages.shapes import model_config, objective_config
+from elf.stages.train_settings import DistillRound, Training
 from elf.stages.trajectory import steps_read
 
 USEFUL = 0.3
@@ -34,16 +35,22 @@ def network_of(experiment: Experiment, width: int, vocabulary: int) -> ModelConf
     return model_config(experiment.train.model, width=width, vocabulary=vocabulary, length=length)
 
 
-def training(experiment: Experiment, network: ModelConfig, steps: int) -> tuple[Work, ...]:
-    """All steps, optimiser and held-out measurements included."""
-    train, length = experiment.train, experiment.tokenize.length
-    trunk, heads = step_parts(network, objective_config(train.objective), length)
-    rows: float = steps * train.batch
-    if train.heldout is not None:  # forward alone, a third of a step, with two sets of weights
-        rows += (steps // train.heldout.every + 1) * 2 * train.heldout.rows / 3
-    precision = TRAINED_IN[train.precision]
-    calls = steps * STEP_CALLS * (network.depth + 1)
-    optimiser = steps * muon_flops(network) if train.optim.name == "muon" else 0.0
+def training(experiment: Experiment, network: ModelConfig, section: Training, steps: int) -> tuple[Work, ...]:
+    """All steps of training or of a round of distillation, optimiser and held-out measurements included."""
+    objective, length = objective_config(experiment.train.objective), experiment.tokenize.length
+    calls, measured = STEP_CALLS, 1 / 3  # without a backward pass a step is a third of itself
+    if isinstance(section, DistillRound):
+        trunk, heads = distill_parts(network, objective, length, teacher_steps=section.span_steps)
+        calls += (section.span_steps + 1) * FORWARD_CALLS
+        measured = 1.0  # most of it is the teacher's
+    else:
+        trunk, heads = step_parts(network, objective, length)
+    rows: float = steps * section.batch
+    if section.heldout is not None:  # with two sets of weights
+        rows += (steps // section.heldout.every + 1) * 2 * section.heldout.rows * measured
+    precision = TRAINED_IN[section.precision]
+    calls = steps * calls * (network.depth + 1)
+    optimiser = steps * muon_flops(network) if section.optim.name == "muon" else 0.0
     return (
         Work(rows * trunk, network.hidden, precision, calls, NETWORK_NARROW),
         Work(rows * heads, network.hidden, narrow=NETWORK_NARROW / 2),

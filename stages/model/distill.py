@@ -6,6 +6,7 @@ Shapes: B batch, L positions, D width, N denoise rows, S teacher times.
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
@@ -16,7 +17,15 @@ from elf.stages.model.draws import DistillDraws
 from elf.stages.model.levels import tally_levels
 from elf.stages.model.masks import loss_mask
 from elf.stages.model.network import Network
-from elf.stages.model.objective import decode_error, estimate_clean, rows_where, unused_parameters, zero_sink
+from elf.stages.model.objective import (
+    decode_error,
+    estimate_clean,
+    pad_rows,
+    rows_where,
+    seeded,
+    unused_parameters,
+    zero_sink,
+)
 from elf.stages.model.rows import Batch, Loss, State, check_ids, noisy_state
 from elf.stages.model.schedule import spread, velocity
 
@@ -29,9 +38,16 @@ class Lesson(NamedTuple):
 
 
 def distill_loss(
-    student: Network, teacher: Network, batch: Batch, draws: DistillDraws, objective: ObjectiveConfig
+    student: Network,
+    teacher: Network,
+    batch: Batch,
+    draws: DistillDraws,
+    objective: ObjectiveConfig,
+    *,
+    row_multiple: int = 1,
 ) -> Loss:
     """Each row's mean error over its counted positions, then the mean over rows: `sum` and `count` are of rows.
+    `row_multiple` pads the teacher's rows to a multiple, as `elf.stages.model.objective.loss` has it.
 
     Network inputs are 2D wide even where the objective has no self-condition (the half then knows the condition
     only). Unlike in training, the half of decode rows holds the condition too.
@@ -45,10 +61,12 @@ def distill_loss(
     share_BL = counted / counted.sum(dim=1, keepdim=True).clamp(min=1.0)
     half_BLD, lesson = state.held_BLD, None
     if len(rows):
-        lesson = teach(teacher, state, draws, objective)
+        lesson = teach(teacher, state, draws, objective, row_multiple=row_multiple)
         half_BLD = half_BLD.index_copy(0, rows, lesson.half_NLD)
     given_BLC = torch.cat([state.z_BLD, half_BLD], dim=-1)
-    hidden = student(given_BLC, state.t_B, guidance_B=state.guidance_B, mode_B=state.mode_B)
+    dropping = student.training and student.config.dropout > 0.0
+    with seeded(draws.student.dropout_seed, device) if dropping else nullcontext():
+        hidden = student(given_BLC, state.t_B, guidance_B=state.guidance_B, mode_B=state.mode_B)
     total, ce_BL = decode_error(student, batch, hidden, counted_BL, decode_B, share_BL=share_BL)
     l2_B = torch.zeros_like(ce_BL[:, 0])
     if lesson is not None:
@@ -78,6 +96,7 @@ def teach(
     draws: DistillDraws,
     objective: ObjectiveConfig,
     *,
+    row_multiple: int = 1,
     trace: Callable[[Tensor, Tensor], None] | None = None,
 ) -> Lesson:
     """Walk the denoise rows from start to end. Rows without a coin start from the half that knows the condition
@@ -87,23 +106,27 @@ def teach(
     The step that ends where the teacher ends: x̃ = z_s + (1 − s)/(e − s)·(z_e − z_s), undefined on decode rows,
     whose s and e are one.
     """
-    rows = rows_where(~draws.student.decode_B, state.z_BLD.device)
-    coin_N11 = draws.student.coin_B.to(rows.device)[rows][:, None, None]
-    start_NLD, held_NLD = state.z_BLD[rows], state.held_BLD[rows]
-    guidance_N = None if state.guidance_B is None else state.guidance_B[rows]
+    device = state.z_BLD.device
+    rows = rows_where(~draws.student.decode_B, device)
+    coins = rows_where(_coins(draws, objective)[~draws.student.decode_B], device)
+    start_NLD, half_NLD = state.z_BLD[rows], state.held_BLD[rows]
     times_NS = draws.teacher_t_BS[rows].to(start_NLD)
 
-    def estimate(z_NLD: Tensor, half_NLD: Tensor, t_N: Tensor) -> Tensor:
-        hidden = teacher(torch.cat([z_NLD, half_NLD], dim=-1), t_N, guidance_B=guidance_N)
-        x_NLD = estimate_clean(teacher, objective, hidden, z_NLD, t_N)
-        return torch.where(state.condition_BL1[rows], state.x_BLD[rows], x_NLD)
+    def estimate(which: Tensor, z_MLD: Tensor, half_MLD: Tensor, t_M: Tensor) -> Tensor:
+        """x̂ of those of the denoise rows that `which` numbers, the condition restored."""
+        padded = pad_rows(torch.arange(len(which), device=device), row_multiple)
+        chosen, z_PLD, t_P = rows[which[padded]], z_MLD[padded], t_M[padded]
+        guidance_P = None if state.guidance_B is None else state.guidance_B[chosen]
+        hidden = teacher(torch.cat([z_PLD, half_MLD[padded]], dim=-1), t_P, guidance_B=guidance_P)
+        x_PLD = estimate_clean(teacher, objective, hidden, z_PLD, t_P)
+        return torch.where(state.condition_BL1[chosen], state.x_BLD[chosen], x_PLD)[: len(which)]
 
-    half_NLD = held_NLD
-    if objective.self_condition > 0.0 and bool(draws.student.coin_B.any()):
-        half_NLD = torch.where(coin_N11, estimate(start_NLD, held_NLD, times_NS[:, 0]), held_NLD)
-    z_NLD, x_NLD = start_NLD, half_NLD
+    if len(coins):
+        first_MLD = estimate(coins, start_NLD[coins], half_NLD[coins], times_NS[coins, 0])
+        half_NLD = half_NLD.index_copy(0, coins, first_MLD)
+    every, z_NLD, x_NLD = torch.arange(len(rows), device=device), start_NLD, half_NLD
     for t_N, next_N in zip(times_NS.T[:-1], times_NS.T[1:], strict=True):
-        x_NLD = estimate(z_NLD, x_NLD, t_N)
+        x_NLD = estimate(every, z_NLD, x_NLD, t_N)
         # On condition positions x̂ is z, the velocity 0: the condition stays.
         z_NLD = z_NLD + spread(next_N - t_N, z_NLD) * velocity(x_NLD, z_NLD, t_N, objective.min_gap)
         if trace is not None:
@@ -111,3 +134,15 @@ def teach(
     start_N, end_N = times_NS[:, 0], times_NS[:, -1]
     stretch_N = (1.0 - start_N) / (end_N - start_N)
     return Lesson(start_NLD + spread(stretch_N, z_NLD) * (z_NLD - start_NLD), half_NLD)
+
+
+def teacher_rows(draws: DistillDraws, objective: ObjectiveConfig) -> int:
+    """Rows that `teach` calls the teacher with: each denoise row at every sub-step, and once more for its coin."""
+    denoise = int((~draws.student.decode_B).sum())
+    return denoise * (draws.teacher_t_BS.shape[1] - 1) + int(_coins(draws, objective).sum())
+
+
+def _coins(draws: DistillDraws, objective: ObjectiveConfig) -> Tensor:
+    """(B,) bool, on the CPU: denoise rows whose self-condition half is the teacher's estimate."""
+    student = draws.student
+    return student.coin_B & ~student.decode_B & (objective.self_condition > 0.0)

@@ -69,6 +69,15 @@ class DistillDraws:
     end_t_B: Tensor
     teacher_t_BS: Tensor
 
+    @property
+    def drop_B(self) -> Tensor:  # noqa: N802
+        """As in training."""
+        return self.student.drop_B
+
+    def take(self, chosen: slice) -> "DistillDraws":
+        """Those of some of the rows."""
+        return DistillDraws(self.student.take(chosen), self.end_t_B[chosen], self.teacher_t_BS[chosen])
+
 
 @dataclass(frozen=True, slots=True)
 class SampleDraws:

@@ -54,6 +54,24 @@ def step_flops(config: ModelConfig, objective: ObjectiveConfig, length: int) -> 
     return sum(step_parts(config, objective, length))
 
 
+def distill_flops(
+    config: ModelConfig, objective: ObjectiveConfig, length: int, *, teacher_steps: int
+) -> float:
+    """Of one row of a distillation step, on average over the draws, optimiser apart: the student forward and backward,
+    each head on its own rows, and of the teacher one forward a sub-step, and one for each coin, on denoise rows."""
+    return sum(distill_parts(config, objective, length, teacher_steps=teacher_steps))
+
+
+def distill_parts(
+    config: ModelConfig, objective: ObjectiveConfig, length: int, *, teacher_steps: int
+) -> tuple[float, float]:
+    """`distill_flops` of the trunk, and of the heads."""
+    one, decode = forward_flops(config, length), objective.decode_share
+    called = (1.0 - decode) * (teacher_steps + objective.self_condition)
+    heads = 3.0 * ((1.0 - decode) * one.flow_head + decode * one.decode_head) + called * one.flow_head
+    return (3.0 + called) * (one.trunk + one.attention), heads
+
+
 def step_parts(config: ModelConfig, objective: ObjectiveConfig, length: int) -> tuple[float, float]:
     """`step_flops` of the trunk, and of the heads, which stay in float32 whatever the precision."""
     one = forward_flops(config, length, self_condition=objective.self_condition > 0.0)

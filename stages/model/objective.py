@@ -94,7 +94,7 @@ def _passes(
         return _Passes(hidden, None, None)
     rows = torch.arange(len(state.t_B), device=coin_rows.device) if literal else coin_rows
     mine = coin_rows if literal else slice(None)
-    padded = _pad_rows(rows, row_multiple)
+    padded = pad_rows(rows, row_multiple)
     x_u_NLD = _estimate(network, state, objective, state.held_BLD[padded], padded)[: len(rows)]
     half_BLD = state.held_BLD * (1.0 - state.mode_B)[:, None, None]
     half_BLD[coin_rows] = x_u_NLD[mine]
@@ -233,7 +233,7 @@ def rows_where(chosen_B: Tensor, device: torch.device) -> Tensor:
     return chosen_B.nonzero()[:, 0].to(device)
 
 
-def _pad_rows(rows_N: Tensor, multiple: int) -> Tensor:
+def pad_rows(rows_N: Tensor, multiple: int) -> Tensor:
     """The rows, the first repeated until their number is a multiple."""
     missing = -len(rows_N) % multiple
     return torch.cat([rows_N, rows_N[:1].expand(missing)]) if missing else rows_N

@@ -25,7 +25,8 @@ def changed(name: str, *settings: str) -> set[str]:
 
 def test_the_promised_configurations_are_there() -> None:
     promised = (
-        "cpu-hour de-en owt-L owt-M owt-frontier owt-full quickstart quickstart-t5 summ tiny wmt14-de-en xsum"
+        "cpu-hour de-en owt-L owt-M owt-frontier owt-full owt-pd quickstart quickstart-t5 summ tiny tiny-pd "
+        "wmt14-de-en xsum"
     )
     assert promised.split() == NAMES
 
@@ -34,6 +35,13 @@ def test_the_frontier_is_of_the_model_of_owt_full() -> None:
     swept, full = keys("owt-frontier"), keys("owt-full")
     assert swept["train"] == full["train"]
     assert swept["sample-sde-guidance=3"] == full["sample-sde-64"]
+
+
+@pytest.mark.parametrize(("distilled", "teacher"), [("tiny-pd", "tiny"), ("owt-pd", "owt-full")])
+def test_what_is_distilled_is_the_model_of_another_configuration(distilled: str, teacher: str) -> None:
+    rounds, whole = keys(distilled), keys(teacher)
+    assert rounds["train"] == whole["train"]
+    assert changed(distilled, "distill.seed=1") == {"distill", "sample", "evaluate", "report"}
 
 
 @pytest.mark.parametrize("name", NAMES)

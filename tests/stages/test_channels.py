@@ -14,9 +14,9 @@ from elf.cache.rows import RaggedRows, Rows
 from elf.cache.store import Artifact, Store
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.stages.channels import Statistics, measure_channels
-from elf.stages.config import Latents
 from elf.stages.latents import choose_scale
 from elf.stages.rows import TokenRows
+from elf.stages.train_settings import Latents
 from elf.stages.views import ViewName, ViewRows
 
 

@@ -13,8 +13,8 @@ from elf.pipeline.progress import LineProgress
 from elf.pipeline.stage import StageContext
 from elf.stages import devices, train
 from elf.stages.compute import ComputeByStage, TrainCompute
-from elf.stages.config import Train
 from elf.stages.devices import choose_compile, choose_device
+from elf.stages.train_settings import Train
 from elf.stages.training_metrics import read_metrics
 
 

@@ -30,11 +30,12 @@ from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.section import identity
 from elf.pipeline.stage import Compute
 from elf.stages import encode
-from elf.stages.config import Encode, Latents
+from elf.stages.config import Encode
 from elf.stages.encoder import describe_encoder, load_encoder
 from elf.stages.encoding import EncodeJob, Part, encode_part
 from elf.stages.latents import open_latents
 from elf.stages.rows import TokenRows
+from elf.stages.train_settings import Latents
 from elf.stages.views import PAIRS, ViewName, ViewRows, encode_rows
 
 MANY = Encode(shard_bytes=2500)  # two rows of 16 × 32 float16 in a shard

@@ -15,9 +15,10 @@ from elf.pipeline.stage import StageContext
 from elf.stages import train
 from elf.stages.checkpoint import saved_steps
 from elf.stages.compute import TrainCompute
-from elf.stages.config import Sample, Train
+from elf.stages.config import Sample
 from elf.stages.rows import TokenRows
 from elf.stages.sampling import Sampling, sampler_config
+from elf.stages.train_settings import Train
 from elf.stages.trained import load_trained
 from elf.stages.training_metrics import read_metrics
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from toy_training import SMALL, Corpus
 
-from elf.stages.config import Latents
 from elf.stages.feeding import Fed, Feed, Recipe
 from elf.stages.latents import open_latents
 from elf.stages.model.config import ObjectiveConfig
+from elf.stages.train_settings import Latents
 
 BATCH = 6
 EPOCH = 23

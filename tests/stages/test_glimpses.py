@@ -15,10 +15,11 @@ from elf.pipeline.progress import LineProgress
 from elf.pipeline.stage import Compute, StageContext
 from elf.stages import sample, train
 from elf.stages.compute import TrainCompute
-from elf.stages.config import Sample, Train
+from elf.stages.config import Sample
 from elf.stages.glimpses import LETTERS, shorten
 from elf.stages.sample import Sampling
 from elf.stages.texts import read_texts
+from elf.stages.train_settings import Train
 
 WORDS = [f"word{i}" for i in range(30)]
 TEXT = [" ".join(WORDS[(start * 7 + i) % 30] for i in range(20)) for start in range(12)]

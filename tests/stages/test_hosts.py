@@ -18,8 +18,8 @@ from elf.pipeline.progress import LineProgress
 from elf.pipeline.stage import StageContext
 from elf.stages import train
 from elf.stages.compute import TrainCompute
-from elf.stages.config import Train
 from elf.stages.experiment import TRAIN as SPEC
+from elf.stages.train_settings import Train
 from elf.stages.training_metrics import read_metrics
 
 PATIENCE = 240

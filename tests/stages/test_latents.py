@@ -12,8 +12,8 @@ from toy_training import SMALL, Corpus, finish, make_latents, make_tokens
 from elf.cache.rows import RaggedRows, Rows
 from elf.cache.store import Artifact
 from elf.pipeline.errors import Failed
-from elf.stages.config import Latents
 from elf.stages.latents import LatentRows, Scale, open_latents, same_kind
+from elf.stages.train_settings import Latents
 
 PAIRS = replace(SMALL, max_source=3)
 MEASURED = Latents(std="measured")

@@ -12,12 +12,12 @@ from toy_sources import Split, make_split
 from transformers import T5EncoderModel
 
 from elf.pipeline.errors import Failed, Misconfigured
-from elf.stages.config import Latents
 from elf.stages.feeding import Feed, Recipe
 from elf.stages.latents import LatentRows, Scale, moments_in, open_latents
 from elf.stages.live import LiveStates, open_live
 from elf.stages.model.config import ObjectiveConfig
 from elf.stages.states import Stopped
+from elf.stages.train_settings import Latents
 
 CPU = torch.device("cpu")
 UNIT = Scale(0.0, 1.0)

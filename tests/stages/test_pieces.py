@@ -14,14 +14,15 @@ from toy_training import SMALL, TRAIN, Corpus, Size, flat
 from elf.pipeline.progress import LineProgress
 from elf.pipeline.stage import Compute, StageContext
 from elf.stages import train
-from elf.stages.config import Train
 from elf.stages.feeding import Fed, Recipe
 from elf.stages.latents import open_latents
 from elf.stages.model.config import ModelConfig, ObjectiveConfig
 from elf.stages.model.draws import draw
 from elf.stages.model.network import Network, build
+from elf.stages.objectives import Objective
 from elf.stages.pieces import Pieces
 from elf.stages.team import Team
+from elf.stages.train_settings import Train
 from elf.stages.training_metrics import read_metrics
 
 BATCH = 12
@@ -66,9 +67,9 @@ def fed(recipe: Recipe, step: int = 4) -> Fed:
     return recipe.prepare(step, recipe.latents.make_buffer(BATCH))
 
 
-def gradients(network: Network, make: Callable[[train.Objective], Any]) -> dict[str, torch.Tensor]:
+def gradients(network: Network, make: Callable[[Objective], Any]) -> dict[str, torch.Tensor]:
     network.zero_grad()
-    make(train.Objective(network, OBJECTIVE, "float32"))
+    make(Objective(network, OBJECTIVE, "float32"))
     return {name: p.grad.clone() for name, p in network.named_parameters() if p.grad is not None}
 
 
@@ -80,11 +81,11 @@ def test_the_gradient_is_that_of_the_mean_of_the_groups(
     step = fed(recipe)
     pieces = Pieces(recipe.places, groups=groups, at_once=at_once, team=team)
 
-    def whole(objective: train.Objective) -> None:
-        measured = pieces.add_gradients(objective, step, recipe.latents.normalise, OBJECTIVE.padding)
+    def whole(objective: Objective) -> None:
+        measured = pieces.add_gradients(objective, step, recipe.latents.normalise, objective.units(step.raw))
         assert measured.error_B.shape == (BATCH,)
 
-    def by_hand(objective: train.Objective) -> None:
+    def by_hand(objective: Objective) -> None:
         means: list[torch.Tensor] = []
         for group in range(groups):
             places = list(range(group, BATCH, groups))
@@ -109,7 +110,7 @@ def test_groups_of_unlike_lengths_have_another_mean(recipe: Recipe, network: Net
             network,
             lambda objective, groups=groups: Pieces(
                 recipe.places, groups=groups, at_once=None, team=team
-            ).add_gradients(objective, step, recipe.latents.normalise, OBJECTIVE.padding),
+            ).add_gradients(objective, step, recipe.latents.normalise, objective.units(step.raw)),
         )
         for groups in (1, 12)
     ]

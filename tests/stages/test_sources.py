@@ -18,9 +18,10 @@ from toy_training import flat, launch, payload
 from elf.cache.errors import Unwritable
 from elf.cache.layout import DType
 from elf.pipeline.errors import Failed, Misconfigured
-from elf.stages import rolling, train
+from elf.stages import rolling, training
 from elf.stages.feeding import Fed
 from elf.stages.live import LiveStates
+from elf.stages.model.config import ObjectiveConfig
 from elf.stages.model.draws import draw, draw_drops
 from elf.stages.pieces import Measured
 from elf.stages.rolling import RollingStates, Wanted
@@ -68,14 +69,14 @@ def rows_of(stored: Path) -> list[tuple[int, list[int]]]:
 def note_rows(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, list[int]]]:
     """Steps and the rows each was made of, as they are trained on."""
     seen: list[tuple[int, list[int]]] = []
-    gate = train.gate
+    gate = training.gate
 
     def noted(what: str, value: float, each: Fed, measured: Measured, team: Team) -> None:
         if what == "loss":
             seen.append((each.step, each.rows.tolist()))
         gate(what, value, each, measured, team)
 
-    monkeypatch.setattr(train, "gate", noted)
+    monkeypatch.setattr(training, "gate", noted)
     return seen
 
 
@@ -344,12 +345,12 @@ def test_an_encoder_that_fails_ends_the_run_in_its_words(
 
 
 def test_drops_are_known_before_their_step() -> None:
-    objective = train.ObjectiveConfig(condition_dropout=0.3)
+    objective = ObjectiveConfig(condition_dropout=0.3)
     whole = [draw(5, step, range(4, 40), length=2, width=3, objective=objective).drop_B for step in range(3)]
     for step, drop_B in enumerate(whole):
         assert draw_drops(5, step, range(4, 40), objective=objective).tolist() == drop_B.tolist()
         assert 4 < int(drop_B.sum()) < 20
-    assert not draw_drops(5, 0, range(9), objective=train.ObjectiveConfig()).any()
+    assert not draw_drops(5, 0, range(9), objective=ObjectiveConfig()).any()
 
 
 @pytest.mark.slow

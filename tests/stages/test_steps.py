@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elf.stages.config import Train
 from elf.stages.steps import Length, steps_in, training_length
+from elf.stages.train_settings import Train
 
 SHAPE = {"depth": 1, "hidden": 8, "heads": 1}
 

@@ -15,7 +15,7 @@ from elf.pipeline.progress import LineProgress
 from elf.pipeline.stage import StageContext
 from elf.stages import tracking, train
 from elf.stages.compute import TrainCompute
-from elf.stages.config import Train
+from elf.stages.train_settings import Train
 from elf.stages.training_metrics import read_metrics
 from elf.stages.training_state import TrainingState
 

@@ -30,10 +30,13 @@ from elf.cache.rows import Rows
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.progress import LineProgress
 from elf.pipeline.stage import Compute, StageContext
-from elf.stages import train
+from elf.stages import train, training
 from elf.stages.checkpoint import saved_steps
-from elf.stages.config import Train
+from elf.stages.feeding import Recipe
+from elf.stages.model.config import ObjectiveConfig
 from elf.stages.stopping import EXIT_CODE
+from elf.stages.train_settings import Train
+from elf.stages.training_inputs import open_splits
 from elf.stages.training_metrics import read_metrics
 
 HELDOUT = {"heldout": {"every": 7, "rows": 8}}
@@ -256,7 +259,7 @@ def test_a_damaged_store_is_never_trained_on(tmp_path: Path, harm: str) -> None:
         run(corpus, tmp_path / "out", {"save_every": 1})
     steps = steps_saved(tmp_path / "out")
     assert steps == [] or harm == "bit flipped", "what can be seen at once stops the run before step 1"
-    order = [train.Recipe(*_recipe(corpus)).rows(step).tolist() for step in range(4)] if steps else []
+    order = [Recipe(*_recipe(corpus)).rows(step).tolist() for step in range(4)] if steps else []
     assert not any(10 in rows for rows in order[: len(steps)]), "no step took the changed row"
 
 
@@ -278,7 +281,7 @@ def test_rows_that_are_truly_zero_are_trained_on(tmp_path: Path) -> None:
 
 def test_a_row_that_is_not_finite_stops_the_run_before_it_counts(tmp_path: Path) -> None:
     corpus = Corpus.make(tmp_path / "corpus")
-    order = [train.Recipe(*_recipe(corpus)).rows(step).tolist() for step in range(4)]
+    order = [Recipe(*_recipe(corpus)).rows(step).tolist() for step in range(4)]
     row = next(row for row in order[3] if all(row not in earlier for earlier in order[:3]))
     run(corpus, tmp_path / "whole", {"steps": 3, "save_every": 1})
     poison(corpus, row)
@@ -294,8 +297,8 @@ def test_a_row_that_is_not_finite_stops_the_run_before_it_counts(tmp_path: Path)
 
 def _recipe(corpus: Corpus) -> tuple[Any, ...]:
     context = StageContext(Path(), corpus.inputs, Compute(), LineProgress())
-    latents, _ = train.open_splits(Train.model_validate(TRAIN), context, torch.device("cpu"))
-    return latents, TRAIN["seed"], TRAIN["batch"], range(6), train.ObjectiveConfig(), torch.device("cpu")
+    latents, _ = open_splits(Train.model_validate(TRAIN).latents, context, torch.device("cpu"), drops=False)
+    return latents, TRAIN["seed"], TRAIN["batch"], range(6), ObjectiveConfig(), torch.device("cpu")
 
 
 def test_a_gradient_that_is_not_finite_stops_the_run(
@@ -312,7 +315,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run(
             else torch.nn.utils.clip_grad_norm_(parameters, limit)
         )
 
-    monkeypatch.setattr(train, "clip", clip)
+    monkeypatch.setattr(training, "clip", clip)
     with pytest.raises(
         Failed, match=r"gradient norm of step 5 is inf; .* It was made of rows (\d+, ){5}\d+\. "
     ):

@@ -17,9 +17,9 @@ from elf.pipeline.progress import LineProgress
 from elf.pipeline.stage import Compute, StageContext
 from elf.stages import checkpoint as checkpoints
 from elf.stages import train
-from elf.stages.config import Train
 from elf.stages.model.network import Network, build
 from elf.stages.rows import TokenRows
+from elf.stages.train_settings import Train
 from elf.stages.trained import Card, load_trained, load_weights
 
 

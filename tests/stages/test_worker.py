@@ -12,8 +12,8 @@ from elf.cache.errors import Damaged
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.stage import StageContext
 from elf.stages import worker
-from elf.stages.config import Train
 from elf.stages.stopping import EXIT_CODE, Interrupted
+from elf.stages.train_settings import Train
 from elf.stages.training_metrics import read_metrics
 
 SEEN: list[tuple[Train, StageContext]] = []

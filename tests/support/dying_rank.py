@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from elf.cache.manifest import JSON
 from elf.pipeline.stage import StageContext
 from elf.stages import train
-from elf.stages.config import Train
+from elf.stages.train_settings import Train
 from elf.stages.training_state import TrainingState
 
 

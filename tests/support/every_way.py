@@ -10,8 +10,8 @@ from pathlib import Path
 from elf.cache.manifest import JSON
 from elf.pipeline.stage import StageContext
 from elf.stages import train
-from elf.stages.config import Train
 from elf.stages.team import Team
+from elf.stages.train_settings import Train
 
 
 def run(section: Train, context: StageContext) -> Mapping[str, JSON]:

@@ -18,11 +18,12 @@ from typing import Any
 import torch
 from forking import Forking
 
-from elf.stages import train, worker
+from elf.stages import distill, train, training, worker
 from elf.stages.feeding import Fed
-from elf.stages.model.draws import Draws
+from elf.stages.model.draws import DistillDraws, Draws
 from elf.stages.model.objective import Batch, Loss
 from elf.stages.model.optim import Muon
+from elf.stages.objectives import Objective
 from elf.stages.pieces import Measured
 from elf.stages.team import Team
 from elf.stages.training_state import TrainingState
@@ -66,35 +67,40 @@ def arm(folder: Path, kill: dict[str, int]) -> None:
         advance(self, lr)
 
     TrainingState.advance = interrupted
-    forward = train.Objective.forward
+    forward = Objective.forward
     forwards = count(1)
 
-    def stopped(self: train.Objective, batch: Batch, draws: Draws) -> Loss:
+    def stopped(self: Objective, batch: Batch, draws: Draws | DistillDraws) -> Loss:
         if next(forwards) == kill.get("forward"):
             os.kill(os.getpid(), signal.SIGTERM)
         return forward(self, batch, draws)
 
-    train.Objective.forward = stopped
-    gate = train.gate
+    Objective.forward = stopped
+    gate = training.gate
 
     def noted(what: str, value: float, fed: Fed, measured: Measured, team: Team) -> None:
         if what == "loss":
             line = {
                 "step": fed.step,
                 "rows": fed.rows.tolist(),
-                "noise": float(fed.draws.noise_BLD.double().sum()),
+                "noise": float(noise_of(fed.draws).double().sum()),
             }
             with (folder / "aux" / "fed.jsonl").open("a") as file:
                 file.write(json.dumps(line) + "\n")
         gate(what, value, fed, measured, team)
 
-    train.gate = noted
+    training.gate = noted
+
+
+def noise_of(draws: Draws | DistillDraws) -> torch.Tensor:
+    """(B, L, D)."""
+    return (draws.student if isinstance(draws, DistillDraws) else draws).noise_BLD
 
 
 def serve() -> None:
     torch.set_num_threads(1)
     Muon([torch.nn.Parameter(torch.zeros(2, 2))], 0.1)  # imports a lot, which no child shall have to
-    assert train.run is not None, "imported before the first fork"
+    assert train.run is not distill.run, "imported before the first fork"
     for line in sys.stdin:
         order = json.loads(line)
         child = os.fork()

@@ -16,9 +16,10 @@ from elf.pipeline.progress import LineProgress
 from elf.pipeline.stage import StageContext, Unbuilt
 from elf.stages import encode, train
 from elf.stages.compute import TrainCompute
-from elf.stages.config import Encode, Train
+from elf.stages.config import Encode
 from elf.stages.encoding import forget_encoder
 from elf.stages.experiment import TRAIN as TRAIN_STAGE
+from elf.stages.train_settings import Train
 
 NOBODY = Provenance(None, None, (), "here", "3", {}, "2026-01-01T00:00:00Z", 0.0)
 

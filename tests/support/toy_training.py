@@ -215,12 +215,13 @@ def write_job(
     *,
     compute: Mapping[str, Any] | None = None,
     entry: str = "elf.stages.train:run",
+    section: str = "elf.stages.train_settings:Train",
 ) -> Path:
     """JOB.json for the worker, in ``out/aux``."""
     (out / "aux").mkdir(parents=True, exist_ok=True)
     job = {
         "entry": entry,
-        "section": {"type": "elf.stages.config:Train", "values": dict(train)},
+        "section": {"type": section, "values": dict(train)},
         "out": str(out),
         "inputs": {role: str(artifact.path) for role, artifact in corpus.inputs.items()},
         "unbuilt": {},
