@@ -77,6 +77,27 @@ def run(
 
 
 @app.command()
+def sweep(
+    config: Config,
+    set_: Set = None,
+    jobs: Annotated[int, typer.Option(metavar="N", min=1, help="Variants that run at once.")] = 1,
+    until: Annotated[str | None, typer.Option(metavar="STAGE", help="Build up to this and stop.")] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Only say what it would build and cost.")] = False,
+    store: StorePath = None,
+    json: Annotated[bool, typer.Option("--json", help="With --plan: print JSON.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Run all variants of a configuration, then name their page."""
+    with telling(debug=debug):
+        from elf.flows.commands_sweep import plan_sweep, run_sweep
+
+        if plan:
+            plan_sweep(config, set_ or (), store, as_json=json)
+        else:
+            run_sweep(config, set_ or (), store, jobs=jobs, until=until)
+
+
+@app.command()
 def plan(
     config: Config,
     set_: Set = None,

@@ -31,7 +31,7 @@ def report_runs(names: Sequence[str], out: str | None, *, as_json: bool) -> None
     made = len(records) > 1 or out is not None or not (page.is_symlink() and page.is_file())
     if made:
         folder = make_folder(Path(out)) if out is not None else _folder(records)
-        page = _write(records, folder, alone=out is None)
+        page = write_page(records, folder, alone=out is None)
     if as_json:
         print(json.dumps({"runs": list(names), "report": str(page), "made": made}, indent=1))
         return
@@ -49,7 +49,7 @@ def _folder(records: Sequence[RunRecord]) -> Path:
     return make_folder(RUNS / name)
 
 
-def _write(records: Sequence[RunRecord], folder: Path, *, alone: bool) -> Path:
+def write_page(records: Sequence[RunRecord], folder: Path, *, alone: bool) -> Path:
     """The page, and its figures where the folder holds nothing else."""
     from elf.stages.experiment import ReportStep
     from elf.stages.page import Page

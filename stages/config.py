@@ -13,6 +13,7 @@ from elf.stages.consistency import check_consistent
 from elf.stages.fields import ComputeFloat, Float, FolderName, Positive, Seed, Share
 from elf.stages.published import PublishedTask
 from elf.stages.sample_settings import Sample, write_out
+from elf.stages.sweep_settings import Sweep
 from elf.stages.train_settings import Distill, Train
 
 
@@ -238,6 +239,7 @@ class Experiment(Section):
     sample: tuple[Sample, ...] = ()
     evaluate: Evaluate = Evaluate()
     report: Report = Report()
+    sweep: Sweep | None = None
     compute: ComputeByStage = ComputeByStage()
 
     @field_validator("sample")

@@ -1,0 +1,92 @@
+"""A sweep as a command works on it: its variants, each an experiment of its own, and what they have in common."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from elf.flows.request import Request, load_request, shipped_folder
+from elf.pipeline.config import load_experiment
+from elf.pipeline.errors import Misconfigured
+from elf.pipeline.plan import Planned
+from elf.stages.config import Experiment
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One variant: its name within the sweep, what ``elf run`` is told for it, and what that asks for."""
+
+    variant: str
+    overrides: tuple[str, ...]
+    request: Request
+
+    @property
+    def run(self) -> str:
+        """Its name under ``runs/``."""
+        return self.request.experiment.name
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The variants of a sweep called ``name``."""
+
+    name: str
+    config: str
+    members: tuple[Member, ...]
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self.members)
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def distinct(self) -> Mapping[str, Planned]:
+        """The steps of all variants by their keys, each once, inputs first."""
+        return {planned.key: planned for member in self.members for planned in member.request.plan}
+
+    def there(self) -> frozenset[str]:
+        """Keys that are in the store."""
+        return frozenset(
+            planned.key
+            for member in self.members
+            for planned in member.request.plan
+            if member.request.store.find(*planned.place) is not None
+        )
+
+    def shared(self) -> frozenset[str]:
+        """Keys that more than one variant has."""
+        often = Counter(key for member in self.members for key in {each.key for each in member.request.plan})
+        return frozenset(key for key, times in often.items() if times > 1)
+
+
+def load_sweep(config: str, overrides: Sequence[str], store: str | None) -> Members:
+    """Read, vary, validate and plan; all variants, before anything is built. Raises Misconfigured for anything wrong
+    with one of them."""
+    whole = load_experiment(config, Experiment, overrides, shipped_folder())
+    if whole.sweep is None:
+        raise Misconfigured(
+            f"The configuration {config} has no section `sweep`, which would say what varies. Give it one, or a list "
+            "on the command line: --set 'sweep.over={train.seed: [0, 1, 2]}'."
+        )
+    members: list[Member] = []
+    for variant in whole.sweep.combinations():
+        told = (*overrides, "sweep=null", f"name={whole.name}-{variant.name}", *variant.overrides)
+        try:
+            request = load_request(config, told, store, called="sweep")
+        except Misconfigured as error:
+            raise Misconfigured(f"The variant {variant.name} of the sweep cannot be run: {error}") from error
+        members.append(Member(variant.name, told, request))
+    _refuse_twins(members)
+    return Members(whole.name, config, tuple(members))
+
+
+def _refuse_twins(members: Sequence[Member]) -> None:
+    """Variants that come to the same would stand as two results and be one."""
+    seen: dict[frozenset[str], str] = {}
+    for member in members:
+        keys = frozenset(each.key for each in member.request.plan if each.step.spec.name != "report")
+        if keys in seen:
+            raise Misconfigured(
+                f"The variants {seen[keys]} and {member.variant} of the sweep come to the same keys: what differs "
+                "between them changes no result. Leave one of them out."
+            )
+        seen[keys] = member.variant
