@@ -332,7 +332,7 @@ def test_inputs_that_do_not_fit_are_refused_before_anything(corpus: Corpus, tmp_
 
 def test_a_held_out_split_needs_both_inputs(corpus: Corpus, tmp_path: Path) -> None:
     inputs = {role: artifact for role, artifact in corpus.inputs.items() if role != "heldout_latents"}
-    with pytest.raises(Failed, match="one is missing"):
+    with pytest.raises(Failed, match="give it the missing one"):
         run(Corpus(inputs), tmp_path, HELDOUT)
 
 

@@ -11,11 +11,12 @@ import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from pydantic import JsonValue
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from typer import Typer
@@ -164,6 +165,10 @@ def _type(annotation: Any) -> str:
         return " or ".join(_type(each) for each in arguments)
     if origin is tuple:
         return f"list of {_type(arguments[0])}"
+    if origin is Mapping:
+        return f"mapping of names to {_type(arguments[1])}"
+    if annotation is JsonValue:
+        return "any value"
     if annotation is type(None):
         return "null"
     if isinstance(annotation, type) and issubclass(annotation, Section):
