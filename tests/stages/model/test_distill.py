@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from elf.stages.model.config import DistillConfig, ObjectiveConfig
-from elf.stages.model.distill import distill_loss, teach
+from elf.stages.model.distill import distill_loss, teach, teacher_rows
 from elf.stages.model.draws import DistillDraws, draw_distillation
 from elf.stages.model.rows import noisy_state
 from elf.stages.model.schedule import spread, velocity
@@ -83,7 +83,9 @@ def test_the_teacher_sees_denoise_rows_only() -> None:
     seen: list[int] = []
     teacher.register_forward_hook(lambda _, rows, __: seen.append(len(rows[0])))
     distill_loss(student, teacher, tiny_batch(ROWS), draws, objective)
-    assert seen == [int((~draws.student.decode_B).sum())] * 4
+    denoise_B = ~draws.student.decode_B
+    assert seen == [int((denoise_B & draws.student.coin_B).sum())] + [int(denoise_B.sum())] * 3
+    assert sum(seen) == teacher_rows(draws, objective)
 
 
 def test_rows_weigh_the_same_whatever_their_length() -> None:
