@@ -73,7 +73,9 @@ def load_sweep(config: str, overrides: Sequence[str], store: str | None) -> Memb
         try:
             request = load_request(config, told, store, called="sweep")
         except Misconfigured as error:
-            raise Misconfigured(f"The variant {variant.name} of the sweep cannot be run: {error}") from error
+            raise Misconfigured(
+                f"{error} That is the variant {variant.name} of the sweep: correct its values, or leave it out."
+            ) from error
         members.append(Member(variant.name, told, request))
     _refuse_twins(members)
     return Members(whole.name, config, tuple(members))

@@ -83,7 +83,8 @@ def _check_students(experiment: "Experiment") -> None:
                 f"`distill.rounds` has {', '.join(map(str, rounds))}" if rounds else "there is no `distill`"
             )
             raise ValueError(
-                f"the sampling setting `{setting.name}` takes the student of {setting.student} steps, and {there}"
+                f"the sampling setting `{setting.name}` takes the student of {setting.student} steps, and {there}; "
+                "name a round that is distilled, or leave `student` out to sample the trained model"
             )
 
 
