@@ -14,7 +14,7 @@ from elf.cache.layout import Array
 from elf.cache.prefetch import BUFFERS, Ahead
 from elf.stages.latents import LatentRows, RawBatch
 from elf.stages.model.config import ObjectiveConfig
-from elf.stages.model.draws import DistillDraws, Draws, draw, draw_drops
+from elf.stages.model.draws import Draws, draw, draw_drops
 from elf.stages.order import Integers, Order
 
 
@@ -32,7 +32,7 @@ class Drawing(Protocol):
         width: int,
         objective: ObjectiveConfig,
         device: torch.device,
-    ) -> Draws | DistillDraws: ...
+    ) -> Draws: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +43,7 @@ class Fed:
     step: int
     rows: Integers
     raw: RawBatch
-    draws: Draws | DistillDraws
+    draws: Draws
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Recipe:
         mine = rows[self.places.start : self.places.stop]
         return Fed(step, rows, self.latents.read(mine, draws.drop_B, buffer), draws)
 
-    def draws(self, step: int, places: Sequence[int]) -> Draws | DistillDraws:
+    def draws(self, step: int, places: Sequence[int]) -> Draws:
         """The random numbers of the given places of a step's global batch."""
         return self.drawing(
             self.seed,

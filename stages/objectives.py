@@ -28,14 +28,13 @@ class Objective(nn.Module):
         super().__init__()
         self.network, self.config, self.precision, self.few_shapes = network, config, precision, few_shapes
 
-    def forward(self, batch: Batch, draws: Draws | DistillDraws) -> Loss:
+    def forward(self, batch: Batch, draws: Draws) -> Loss:
         """The loss of a batch under its draws."""
         with torch.autocast(batch.x_BLD.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
             return self.measure(batch, draws, few_rows(len(batch.x_BLD)) if self.few_shapes else 1)
 
-    def measure(self, batch: Batch, draws: Draws | DistillDraws, row_multiple: int) -> Loss:
+    def measure(self, batch: Batch, draws: Draws, row_multiple: int) -> Loss:
         """As ``forward``, in whatever precision is on."""
-        assert isinstance(draws, Draws)
         return loss(self.network, batch, draws, self.config, row_multiple=row_multiple)
 
     @property
@@ -48,7 +47,7 @@ class Objective(nn.Module):
         length = raw.ids_BL.shape[1]
         return loss_mask(raw.condition_length_B, raw.length_B, length, self.config.padding).sum(dim=1)
 
-    def beside(self, draws: Draws | DistillDraws) -> Mapping[str, int]:
+    def beside(self, draws: Draws) -> Mapping[str, int]:
         """What else a step's line of metrics counts."""
         return {}
 
@@ -71,7 +70,7 @@ class Distillation(Objective):
         # No submodule: what is frozen is not exchanged between processes.
         self._teacher = (teacher,)
 
-    def measure(self, batch: Batch, draws: Draws | DistillDraws, row_multiple: int) -> Loss:
+    def measure(self, batch: Batch, draws: Draws, row_multiple: int) -> Loss:
         """As ``forward``, in whatever precision is on."""
         assert isinstance(draws, DistillDraws)
         (teacher,) = self._teacher
@@ -86,7 +85,7 @@ class Distillation(Objective):
         """(B,) ones: every row counts alike."""
         return torch.ones_like(raw.length_B)
 
-    def beside(self, draws: Draws | DistillDraws) -> Mapping[str, int]:
+    def beside(self, draws: Draws) -> Mapping[str, int]:
         """``teacher_rows``: rows that the teacher was called with."""
         assert isinstance(draws, DistillDraws)
         return {"teacher_rows": teacher_rows(draws, self.config)}

@@ -53,8 +53,8 @@ def distill_loss(
     only). Unlike in training, the half of decode rows holds the condition too.
     """
     check_ids(batch.ids_BL, student.config.vocabulary)
-    state = noisy_state(batch, draws.student, objective, guided=student.config.guided)
-    device, decode_B = state.z_BLD.device, draws.student.decode_B
+    state = noisy_state(batch, draws, objective, guided=student.config.guided)
+    device, decode_B = state.z_BLD.device, draws.decode_B
     rows = rows_where(~decode_B, device)
     counted_BL = loss_mask(batch.condition_length_B, batch.length_B, state.z_BLD.shape[1], objective.padding)
     counted = counted_BL.to(state.z_BLD)
@@ -65,7 +65,7 @@ def distill_loss(
         half_BLD = half_BLD.index_copy(0, rows, lesson.half_NLD)
     given_BLC = torch.cat([state.z_BLD, half_BLD], dim=-1)
     dropping = student.training and student.config.dropout > 0.0
-    with seeded(draws.student.dropout_seed, device) if dropping else nullcontext():
+    with seeded(draws.dropout_seed, device) if dropping else nullcontext():
         hidden = student(given_BLC, state.t_B, guidance_B=state.guidance_B, mode_B=state.mode_B)
     total, ce_BL = decode_error(student, batch, hidden, counted_BL, decode_B, share_BL=share_BL)
     l2_B = torch.zeros_like(ce_BL[:, 0])
@@ -76,8 +76,8 @@ def distill_loss(
         total, l2_B = total + error_N.sum(), l2_B.index_copy(0, rows, error_N.detach())
     unused = unused_parameters(student, decode=bool(decode_B.any()), denoise=len(rows) > 0)
     ones_B, decode_B = torch.ones(len(l2_B), dtype=torch.int64, device=device), decode_B.to(device)
-    drawn, decode_share_BL = draws.student, share_BL * decode_B[:, None]
-    levels_4K = tally_levels(ce_BL, decode_share_BL, drawn.decode_t_BL, l2_B, ones_B * ~decode_B, drawn.t_B)
+    decode_share_BL = share_BL * decode_B[:, None]
+    levels_4K = tally_levels(ce_BL, decode_share_BL, draws.decode_t_BL, l2_B, ones_B * ~decode_B, draws.t_B)
     return Loss(
         sum=total + zero_sink(unused),
         count=ones_B.sum(),
@@ -107,8 +107,8 @@ def teach(
     whose s and e are one.
     """
     device = state.z_BLD.device
-    rows = rows_where(~draws.student.decode_B, device)
-    coins = rows_where(_coins(draws, objective)[~draws.student.decode_B], device)
+    rows = rows_where(~draws.decode_B, device)
+    coins = rows_where(_coins(draws, objective)[~draws.decode_B], device)
     start_NLD, half_NLD = state.z_BLD[rows], state.held_BLD[rows]
     times_NS = draws.teacher_t_BS[rows].to(start_NLD)
 
@@ -138,11 +138,10 @@ def teach(
 
 def teacher_rows(draws: DistillDraws, objective: ObjectiveConfig) -> int:
     """Rows that `teach` calls the teacher with: each denoise row at every sub-step, and once more for its coin."""
-    denoise = int((~draws.student.decode_B).sum())
+    denoise = int((~draws.decode_B).sum())
     return denoise * (draws.teacher_t_BS.shape[1] - 1) + int(_coins(draws, objective).sum())
 
 
 def _coins(draws: DistillDraws, objective: ObjectiveConfig) -> Tensor:
     """(B,) bool, on the CPU: denoise rows whose self-condition half is the teacher's estimate."""
-    student = draws.student
-    return student.coin_B & ~student.decode_B & (objective.self_condition > 0.0)
+    return draws.coin_B & ~draws.decode_B & (objective.self_condition > 0.0)

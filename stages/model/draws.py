@@ -11,7 +11,7 @@ average notices. Shapes: B batch, L positions, D width, S time points.
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -60,23 +60,23 @@ class Draws:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class DistillDraws:
-    """What one distillation step draws: the student's rows as in training, its time `t_B` being where its step
-    starts, where it ends, and the teacher's times from one to the other (not looked at on decode rows)."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DistillDraws(Draws):
+    """What one distillation step draws: as in training, `t_B` being where the student's step starts, `end_t_B` where
+    it ends, and the teacher's times from one to the other (not looked at on decode rows)."""
 
-    student: Draws
     end_t_B: Tensor
     teacher_t_BS: Tensor
 
-    @property
-    def drop_B(self) -> Tensor:  # noqa: N802
-        """As in training."""
-        return self.student.drop_B
+    @staticmethod
+    def of(student: Draws, end_t_B: Tensor, teacher_t_BS: Tensor) -> "DistillDraws":
+        """The draws of a training step, with these besides."""
+        drawn = {field.name: getattr(student, field.name) for field in fields(Draws)}
+        return DistillDraws(**drawn, end_t_B=end_t_B, teacher_t_BS=teacher_t_BS)
 
     def take(self, chosen: slice) -> "DistillDraws":
         """Those of some of the rows."""
-        return DistillDraws(self.student.take(chosen), self.end_t_B[chosen], self.teacher_t_BS[chosen])
+        return DistillDraws.of(Draws.take(self, chosen), self.end_t_B[chosen], self.teacher_t_BS[chosen])
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,8 @@ def draw_distillation(
     place_B, place_BI = _row_numbers(seeds, steps, steps, law)
     start_B, end_B, teacher_BS = student_span(place_B, place_BI, span=distillation.span)
     student = draw(seed, step, rows, length=length, width=width, objective=objective, device=device)
-    return DistillDraws(replace(student, t_B=start_B.to(device)), end_B.to(device), teacher_BS.to(device))
+    student = replace(student, t_B=start_B.to(device))
+    return DistillDraws.of(student, end_B.to(device), teacher_BS.to(device))
 
 
 def draw_samples(

@@ -37,7 +37,7 @@ def read_distill_draws(
         span=config["pd_step_size"],
     )
     coin_B = drawn.get("self_cond_coin", torch.zeros(rows)) > 0.5
-    return DistillDraws(read_draws(drawn, objective, None, t_B=start_B, coin_B=coin_B), end_B, teacher_BS)
+    return DistillDraws.of(read_draws(drawn, objective, None, t_B=start_B, coin_B=coin_B), end_B, teacher_BS)
 
 
 def test_distillation(case: str, dtype: torch.dtype, goldens: Goldens) -> None:
@@ -52,7 +52,7 @@ def test_distillation(case: str, dtype: torch.dtype, goldens: Goldens) -> None:
         check_lesson(teacher, batch, draws, objective, expected, limit)
     result = distill_loss(student, teacher, batch, draws, objective)
     if expected:
-        decode_B = draws.student.decode_B
+        decode_B = draws.decode_B
         close("loss", result.total, expected["loss"], limit)
         close("ce per row", result.ce_B, expected["ce_per_example"] * decode_B, limit)
         close("l2 per row", result.l2_B, expected["pd_per_example"] * ~decode_B, limit)
@@ -74,13 +74,13 @@ def check_lesson(
     limit: float,
 ) -> None:
     """Values on denoise rows; what decode rows would have is not looked at."""
-    rows = ~draws.student.decode_B
-    state = noisy_state(batch, draws.student, objective, guided=teacher.config.guided)
-    walk = [(state.z_BLD[rows], draws.student.t_B[rows])]
+    rows = ~draws.decode_B
+    state = noisy_state(batch, draws, objective, guided=teacher.config.guided)
+    walk = [(state.z_BLD[rows], draws.t_B[rows])]
     lesson = teach(teacher, state, draws, objective, trace=lambda z, t: walk.append((z, t)))
     close("x_combined", state.z_BLD, expected["x_combined"], limit)
-    close("guidance", draws.student.guidance_B, expected["w"], limit)
-    close("t_s", draws.student.t_B[rows], expected["t_s"][rows], limit)
+    close("guidance", draws.guidance_B, expected["w"], limit)
+    close("t_s", draws.t_B[rows], expected["t_s"][rows], limit)
     close("t_t", draws.end_t_B[rows], expected["t_t"][rows], limit)
     if "sub_step_times" in expected:
         close("teacher times", draws.teacher_t_BS[rows], expected["sub_step_times"][rows], limit)

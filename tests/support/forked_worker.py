@@ -20,7 +20,7 @@ from forking import Forking
 
 from elf.stages import distill, train, training, worker
 from elf.stages.feeding import Fed
-from elf.stages.model.draws import DistillDraws, Draws
+from elf.stages.model.draws import Draws
 from elf.stages.model.objective import Batch, Loss
 from elf.stages.model.optim import Muon
 from elf.stages.objectives import Objective
@@ -70,7 +70,7 @@ def arm(folder: Path, kill: dict[str, int]) -> None:
     forward = Objective.forward
     forwards = count(1)
 
-    def stopped(self: Objective, batch: Batch, draws: Draws | DistillDraws) -> Loss:
+    def stopped(self: Objective, batch: Batch, draws: Draws) -> Loss:
         if next(forwards) == kill.get("forward"):
             os.kill(os.getpid(), signal.SIGTERM)
         return forward(self, batch, draws)
@@ -83,18 +83,13 @@ def arm(folder: Path, kill: dict[str, int]) -> None:
             line = {
                 "step": fed.step,
                 "rows": fed.rows.tolist(),
-                "noise": float(noise_of(fed.draws).double().sum()),
+                "noise": float(fed.draws.noise_BLD.double().sum()),
             }
             with (folder / "aux" / "fed.jsonl").open("a") as file:
                 file.write(json.dumps(line) + "\n")
         gate(what, value, fed, measured, team)
 
     training.gate = noted
-
-
-def noise_of(draws: Draws | DistillDraws) -> torch.Tensor:
-    """(B, L, D)."""
-    return (draws.student if isinstance(draws, DistillDraws) else draws).noise_BLD
 
 
 def serve() -> None:

@@ -28,8 +28,7 @@ def given(objective: ObjectiveConfig, **settings: Any) -> DistillDraws:
         distillation=distillation,
     )
     floats = ("t_B", "noise_BLD", "guidance_B", "decode_t_BL", "decode_noise_BLD")
-    student = replace(drawn.student, **{n: getattr(drawn.student, n).double() for n in floats})
-    return DistillDraws(student, drawn.end_t_B.double(), drawn.teacher_t_BS.double())
+    return replace(drawn, **{name: getattr(drawn, name).double() for name in floats})
 
 
 @pytest.mark.parametrize("conditional", [False, True])
@@ -37,12 +36,12 @@ def test_one_step_to_the_target_lands_where_the_teacher_did(conditional: bool) -
     objective = ObjectiveConfig(decode_share=0.0)
     teacher, batch = tiny_network(), tiny_batch(ROWS, conditional=conditional)
     draws = given(objective)
-    state = noisy_state(batch, draws.student, objective, guided=True)
+    state = noisy_state(batch, draws, objective, guided=True)
     visited: list[torch.Tensor] = []
     lesson = teach(teacher, state, draws, objective, trace=lambda z, _: visited.append(z))
     assert len(visited) == 3
     v = velocity(lesson.target_NLD, state.z_BLD, state.t_B, min_gap=1e-9)
-    landed = state.z_BLD + spread(draws.end_t_B - draws.student.t_B, v) * v
+    landed = state.z_BLD + spread(draws.end_t_B - draws.t_B, v) * v
     assert torch.allclose(landed, visited[-1])
     assert not torch.allclose(landed, visited[-2])
     mask = state.condition_BL1.expand_as(landed)
@@ -53,7 +52,7 @@ def test_one_substep_teaches_the_teachers_own_estimate() -> None:
     """With a single sub-step and no coin the target is the teacher's x̂ where 1 − t is not clamped."""
     objective = ObjectiveConfig(decode_share=0.0, self_condition=0.0)
     teacher, batch, draws = tiny_network(), tiny_batch(ROWS), given(objective, teacher_steps=1)
-    state = noisy_state(batch, draws.student, objective, guided=True)
+    state = noisy_state(batch, draws, objective, guided=True)
     lesson = teach(teacher, state, draws, objective)
     with torch.no_grad():
         both = torch.cat([state.z_BLD, torch.zeros_like(state.z_BLD)], dim=-1)
@@ -83,8 +82,8 @@ def test_the_teacher_sees_denoise_rows_only() -> None:
     seen: list[int] = []
     teacher.register_forward_hook(lambda _, rows, __: seen.append(len(rows[0])))
     distill_loss(student, teacher, tiny_batch(ROWS), draws, objective)
-    denoise_B = ~draws.student.decode_B
-    assert seen == [int((denoise_B & draws.student.coin_B).sum())] + [int(denoise_B.sum())] * 3
+    denoise_B = ~draws.decode_B
+    assert seen == [int((denoise_B & draws.coin_B).sum())] + [int(denoise_B.sum())] * 3
     assert sum(seen) == teacher_rows(draws, objective)
 
 
@@ -93,9 +92,9 @@ def test_rows_weigh_the_same_whatever_their_length() -> None:
     student, teacher = tiny_network(), tiny_network(seed=1)
     batch, draws = tiny_batch(ROWS, conditional=True), given(objective)
     whole = distill_loss(student, teacher, batch, draws, objective)
-    mean = whole.ce_B.sum() / draws.student.decode_B.sum()
+    mean = whole.ce_B.sum() / draws.decode_B.sum()
     assert torch.allclose(whole.ce, mean)
-    assert torch.allclose(whole.l2, whole.l2_B.sum() / (~draws.student.decode_B).sum())
+    assert torch.allclose(whole.l2, whole.l2_B.sum() / (~draws.decode_B).sum())
     totals = whole.levels_4K.sum(dim=1)
     assert torch.allclose(totals[0] + totals[2], whole.sum.double())
     assert torch.allclose(totals[1] + totals[3], torch.tensor(float(ROWS), dtype=torch.float64))

@@ -111,7 +111,7 @@ def test_fixed_grids(grid: str) -> None:
 def test_distillation_times() -> None:
     settings = DistillConfig(span=0.25, teacher_steps=8)
     given = draw_distillation(1, 2, range(50), length=5, width=3, objective=OBJECTIVE, distillation=settings)
-    start, times = given.student.t_B, given.teacher_t_BS
+    start, times = given.t_B, given.teacher_t_BS
     assert times.shape == (50, 9)
     assert torch.equal(times[:, 0], start)
     assert torch.equal(times[:, -1], given.end_t_B)
@@ -124,4 +124,4 @@ def test_distillation_times() -> None:
     one = DistillConfig(span=1.0, teacher_steps=1)
     whole = draw_distillation(1, 2, range(50), length=5, width=3, objective=OBJECTIVE, distillation=one)
     assert whole.teacher_t_BS.shape == (50, 2)
-    assert whole.student.t_B.max() <= 1e-6
+    assert whole.t_B.max() <= 1e-6
