@@ -11,13 +11,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Generator, Hashable, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import dask
+import torch
 from distributed import Client, Future, KilledWorker, LocalCluster, get_worker, wait
 from distributed.client import FutureCancelledError, FuturesCancelledError
 from distributed.comm.core import CommClosedError
@@ -215,6 +216,14 @@ class _Counts:
             self._told = reached
 
 
+def own_gpu(name: object) -> AbstractContextManager[object]:
+    """In here ``cuda`` is a GPU of this worker's own. Those of a local cluster are numbered; others see the GPUs they
+    were started with (CUDA_VISIBLE_DEVICES) and take the first."""
+    if not isinstance(name, int) or not torch.cuda.is_available():
+        return nullcontext()
+    return torch.cuda.device(name % torch.cuda.device_count())
+
+
 def _do_part(numbered: tuple[int, object], *, work: Work, job: object) -> Refused | None:
     """On a worker: one part, with words about it at most every half second and one at its end."""
     number, part = numbered
@@ -232,7 +241,8 @@ def _do_part(numbered: tuple[int, object], *, work: Work, job: object) -> Refuse
             say()
 
     try:
-        work(job, part, advance)
+        with own_gpu(worker.name):
+            work(job, part, advance)
     except (Failed, Misconfigured, CacheError) as error:
         return Refused(str(error))
     say()

@@ -9,11 +9,13 @@ import textwrap
 import threading
 import time
 from collections.abc import Generator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import cast
 
 import psutil
 import pytest
+import torch
 import toy_parts
 from distributed import Client
 from toy_encoders import Case, make_case, make_t5, pairs, texts, tree
@@ -21,7 +23,7 @@ from toy_encoders import Case, make_case, make_t5, pairs, texts, tree
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.stage import Compute
 from elf.stages import encode
-from elf.stages.cluster import do_parts, local_workers, named_scheduler
+from elf.stages.cluster import do_parts, local_workers, named_scheduler, own_gpu
 from elf.stages.config import Encode
 
 MANY = Encode(shard_bytes=2500)
@@ -59,6 +61,22 @@ def test_every_part_is_done_and_counted_once(client: Client, tmp_path: Path) -> 
 def test_workers_keep_freed_memory_and_their_threads(client: Client, tmp_path: Path) -> None:
     do_parts(client, toy_parts.environment, tmp_path, ["one"], lambda amount: None)
     assert (tmp_path / "one").read_text() == "17179869184 8589934592 1 1"
+
+
+def test_each_worker_of_a_host_has_a_gpu_of_its_own(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    do_parts(client, toy_parts.name, tmp_path, [f"part-{number}" for number in range(8)], lambda amount: None)
+    names = {path.read_text() for path in tmp_path.iterdir()}
+    assert names == {"int 0", "int 1"}, "workers are numbered"
+    taken: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "device", lambda index: taken.append(index) or nullcontext())
+    for worker in (0, 1, 2, "tcp://10.0.0.1:4242"):
+        with own_gpu(worker):
+            pass
+    assert taken == [0, 1, 0], "one that was started elsewhere takes what it sees"
 
 
 def test_a_part_whose_worker_died_is_done_again(client: Client, tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from distributed import get_worker
+
 from elf.pipeline.errors import Failed
 
 Advance = Callable[[int], None]
@@ -15,6 +17,13 @@ def write(folder: Path, part: str, advance: Advance) -> None:
     for _ in range(2):
         advance(5)
     (folder / part).write_text(str(os.getpid()))
+
+
+def name(folder: Path, part: str, advance: Advance) -> None:
+    """Leave a file that says what the worker is called, having kept it busy for a moment."""
+    time.sleep(0.1)
+    called = get_worker().name
+    (folder / part).write_text(f"{type(called).__name__} {called}")
 
 
 def die_once(folder: Path, part: str, advance: Advance) -> None:
