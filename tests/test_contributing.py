@@ -51,6 +51,7 @@ def call(house: Path, *command: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_examples_pass_their_tests_and_the_rules_of_the_rooms(house: Path) -> None:
     tests = [name for name in contributing.new_files() if name.startswith("tests/")]
     assert len(tests) == 4

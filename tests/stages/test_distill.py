@@ -156,6 +156,7 @@ def test_rows_may_come_a_few_at_a_time(
         assert a["teacher_rows"] == b["teacher_rows"]
 
 
+@pytest.mark.slow
 def test_kill_9_and_sigterm_change_nothing(
     inputs: dict[str, Artifact], worker: Server, tmp_path: Path
 ) -> None:
