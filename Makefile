@@ -2,6 +2,7 @@
 #   make quickstart      install, then `elf run quickstart`
 #   make test            format, lint, types, tests
 #   make docs            the pages in docs/ as a site, in ./site
+#   make ablations-smoke a small copy of every shipped ablation, run: about ten minutes on two cores
 #   make docs-test       every shell block of README and docs, executed: about 20 minutes on two cores
 # PYTHON=python3.12      another interpreter (3.11 or newer; found by itself if it has a usual name)
 # TORCH_INDEX=https://download.pytorch.org/whl/cpu      a small torch for machines without a GPU
@@ -18,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # --no-compile: Python compiles what is imported when it is; compiling all of torch takes longer than installing.
 INSTALL := $(BIN)/python -m pip install -q --no-compile -c $(VENV)/constraints.txt
 
-.PHONY: quickstart test test-slow docs docs-test lint pins clean
+.PHONY: quickstart test test-slow docs docs-test ablations-smoke lint pins clean
 
 quickstart: $(VENV)/installed
 	$(BIN)/elf run quickstart
@@ -34,6 +35,9 @@ docs: $(VENV)/developing
 
 docs-test: $(VENV)/developing
 	$(BIN)/pytest -q -m docs tests/docs --durations 25
+
+ablations-smoke: $(VENV)/developing
+	$(BIN)/pytest -q -m ablations tests/ablations --durations 10
 
 lint: $(VENV)/developing
 	$(BIN)/ruff check .

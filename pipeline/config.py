@@ -84,7 +84,7 @@ def find_config(config: str, shipped: Path) -> Path:
     path = Path(config)
     if path.is_file():
         return path
-    if path.suffix not in (".yaml", ".yml") and len(path.parts) == 1:
+    if path.suffix not in (".yaml", ".yml") and not path.is_absolute() and ".." not in path.parts:
         inside = shipped / f"{config}.yaml"
         if inside.is_file():
             return inside
