@@ -133,7 +133,8 @@ class Pretrain(Section):
     layers: Positive = 2
     heads: Positive = 4
     feed_forward: Positive = 256
-    steps: Positive = 50
+    steps: Annotated[int, Field(ge=0)] = 50
+    """0 leaves the weights as they were drawn: with ``encode.layer: 0`` a fixed table of Gaussian vectors."""
     batch: Positive = 16
     lr: Annotated[float, Field(gt=0)] = 3e-3
     noise_density: Annotated[float, Field(gt=0, lt=1)] = 0.15

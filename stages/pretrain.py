@@ -48,7 +48,7 @@ FARTHEST_APART = 500
 
 def run(section: Pretrain, context: StageContext) -> Mapping[str, JSON]:
     """Train, save, measure. Facts: ``loss_first``, ``loss_last`` (means of a tenth of the steps), ``heldout_nll``
-    and ``unigram_nll`` (nats per hidden token), sizes.
+    and ``unigram_nll`` (nats per hidden token), sizes. Without a step there is no loss, and both are null.
 
     Raises Failed where there are too few rows or a number is not finite, Misconfigured where sentinels run out.
     """
@@ -286,8 +286,8 @@ def _facts(trainer: Trainer) -> dict[str, JSON]:
     }
 
 
-def _mean(numbers: Sequence[float]) -> float:
-    return math.fsum(numbers) / len(numbers)
+def _mean(numbers: Sequence[float]) -> float | None:
+    return math.fsum(numbers) / len(numbers) if numbers else None
 
 
 def _save(trainer: Trainer, tokenizer: Path, out: Path) -> None:

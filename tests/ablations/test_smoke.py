@@ -25,7 +25,7 @@ WIDTHS = {"t5-base": 48, "t5-large": 64}
 """Of the small T5s that stand for those of the hub."""
 DEPTHS = {"M": 3, "L": 4}
 """Of the networks that stand for the published sizes."""
-SCRATCH = {"width": 32, "layers": 2, "heads": 2, "feed_forward": 64, "steps": 2, "batch": 8}
+SCRATCH = {"width": 32, "layers": 2, "heads": 2, "feed_forward": 64, "batch": 8}
 LEFT_OUT = ("encode.expect_width", "tokenize.tokenizer", "train.epochs")
 
 
@@ -40,7 +40,7 @@ def small(settings: dict[str, Any]) -> dict[str, Any]:
         elif path == "train.model.size":
             made["train.model.depth"] = DEPTHS[value]
         elif path == "pretrain":
-            made[path] = SCRATCH
+            made[path] = SCRATCH | {"steps": min(value["steps"], 2)}
         elif path not in LEFT_OUT and path != "encode.encoder":
             made[path] = value
     return made

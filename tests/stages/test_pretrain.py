@@ -66,6 +66,24 @@ def test_the_folder_is_a_t5_with_its_tokenizer(tokens: Artifact, tmp_path: Path)
     assert {name.split("/")[0] for name in tree(tmp_path / "out")} == {"data", "curve.jsonl"}
 
 
+def test_without_a_step_its_embeddings_are_a_fixed_gaussian_table(tokens: Artifact, tmp_path: Path) -> None:
+    drawn = SMALL.model_copy(update={"steps": 0, "width": 64})
+    facts = run(tokens, tmp_path / "out", drawn)
+    assert (facts["loss_first"], facts["loss_last"]) == (None, None)
+    assert facts["heldout_nll"] > 0
+    info = describe_encoder(tmp_path / "out" / "data", layer=0, compute="float32")
+    encoder = load_encoder(info)
+    ids = torch.arange(info.vocabulary)
+    table = encoder.states(ids[None])[0]
+    assert float(table.mean()) == pytest.approx(0, abs=0.1)
+    assert float(table.std()) == pytest.approx(1, abs=0.1)
+    assert torch.equal(encoder.states(ids.flip(0)[None])[0].flip(0), table), "a token alone says its vector"
+    run(tokens, tmp_path / "again", drawn)
+    assert tree(tmp_path / "out") == tree(tmp_path / "again")
+    other = run(tokens, tmp_path / "other", drawn.model_copy(update={"seed": 1}))
+    assert other["heldout_nll"] != facts["heldout_nll"]
+
+
 def test_the_encode_stage_takes_it(tokens: Artifact, tmp_path: Path) -> None:
     from toy_training import finish
 
