@@ -10,7 +10,7 @@ import pytest
 import torch
 from forked_worker import Server
 from safetensors.torch import load_file
-from toy_training import SMALL, TRAIN, Corpus, Size, finish, payload, write_job
+from toy_training import SMALL, TRAIN, Corpus, Size, finish, flat, launch, payload, write_job
 
 from elf.cache.store import Artifact
 from elf.pipeline.errors import Failed
@@ -156,18 +156,37 @@ def test_rows_may_come_a_few_at_a_time(
         assert a["teacher_rows"] == b["teacher_rows"]
 
 
+def job(inputs: dict[str, Artifact], out: Path, **compute: int) -> Path:
+    return write_job(
+        Corpus(inputs),
+        out,
+        {**ROUND, "save_every": 3},
+        compute=compute,
+        entry="elf.stages.distill:run",
+        section="elf.stages.train_settings:DistillRound",
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_two_processes_take_the_same_steps_as_one(inputs: dict[str, Artifact], tmp_path: Path) -> None:
+    launch(job(inputs, tmp_path / "alone", processes=1), 1)
+    launch(job(inputs, tmp_path / "two", processes=2), 2)
+    lines, wanted = (list(read_metrics(tmp_path / name / "metrics.jsonl")) for name in ("two", "alone"))
+    assert len(lines) == len(wanted) == 12 + 3
+    for line, other in zip(lines, wanted, strict=True):
+        assert flat(line) == pytest.approx(flat(other), rel=2e-4, abs=1e-6)
+    facts = [json.loads((tmp_path / name / "aux" / "facts.json").read_text()) for name in ("two", "alone")]
+    assert facts[0]["teacher_rows"] == facts[1]["teacher_rows"]
+    assert facts[0]["teacher_alone"] == pytest.approx(facts[1]["teacher_alone"], rel=1e-5)
+
+
 @pytest.mark.slow
 def test_kill_9_and_sigterm_change_nothing(
     inputs: dict[str, Artifact], worker: Server, tmp_path: Path
 ) -> None:
-    def job(out: Path) -> Path:
-        kind = "elf.stages.train_settings:DistillRound"
-        return write_job(
-            Corpus(inputs), out, {**ROUND, "save_every": 3}, entry="elf.stages.distill:run", section=kind
-        )
-
-    assert worker.run(job(tmp_path / "whole")) == 0
-    killed = job(tmp_path / "killed")
+    assert worker.run(job(inputs, tmp_path / "whole")) == 0
+    killed = job(inputs, tmp_path / "killed")
     assert [worker.run(killed, step=step) for step in (0, 4, 7)] == [-9] * 3
     assert worker.run(killed, term=9) == EXIT_CODE
     assert worker.run(killed) == 0
