@@ -19,7 +19,6 @@ from elf.flows.sweeping import Member
 
 GRACE = 60.0
 """Seconds in which a variant that is to stop saves what it has."""
-RUN = "from elf.flows.cli import main; main()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,7 @@ class _Crew:
             try:
                 # In a session of its own: Ctrl-C reaches it through us, once.
                 process = subprocess.Popen(
-                    [*supervised, sys.executable, "-c", RUN, *arguments],
+                    [*supervised, sys.executable, "-m", "elf.flows", *arguments],
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=None if output is None else subprocess.STDOUT,
