@@ -30,7 +30,7 @@ def report_runs(names: Sequence[str], out: str | None, *, as_json: bool) -> None
     # A link leads to the page that the stage made; a file is of an earlier call and may be of an earlier state.
     made = len(records) > 1 or out is not None or not (page.is_symlink() and page.is_file())
     if made:
-        folder = make_folder(Path(out)) if out is not None else _folder(records)
+        folder = Path(out) if out is not None else _folder(records)
         page = write_page(records, folder, alone=out is None)
     if as_json:
         print(json.dumps({"runs": list(names), "report": str(page), "made": made}, indent=1))
@@ -46,7 +46,7 @@ def _folder(records: Sequence[RunRecord]) -> Path:
     name = "+".join(names)
     if len(name) > LONGEST or (RUNS / name / RESOLVED).exists():
         name = f"{names[0][:50]}+{len(names) - 1}-more-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-    return make_folder(RUNS / name)
+    return RUNS / name
 
 
 def write_page(records: Sequence[RunRecord], folder: Path, *, alone: bool) -> Path:
@@ -62,10 +62,10 @@ def write_page(records: Sequence[RunRecord], folder: Path, *, alone: bool) -> Pa
         for experiment in [load_experiment(str(record.path / RESOLVED), Experiment, [], shipped_folder())]
     ]
     if len(runs) > 1:
-        return compose_runs(runs).write(folder)
+        return compose_runs(runs).write(make_folder(folder))
     run = runs[0]
     page = compose(ReportStep(experiment=run.name, report=run.experiment.report), run.inputs)
-    return (Page(page.html, ()) if alone else page).write(folder)
+    return (Page(page.html, ()) if alone else page).write(make_folder(folder))
 
 
 def inputs_of(record: RunRecord, experiment: Experiment) -> Mapping[str, Artifact]:

@@ -42,7 +42,7 @@ def _step(record: RunRecord, name: str) -> Artifact:
     found = record.steps.get(name)
     if found is None:
         raise Failed(
-            f"The run '{record.name}' has no finished step {name} in the store; `elf run {record.name} --until train` "
-            "builds it."
+            f"The run '{record.name}' has no finished step {name} in the store; `elf run {record.path / RESOLVED} "
+            f"--until {name}` builds it."
         )
     return found

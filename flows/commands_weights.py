@@ -7,7 +7,7 @@ from elf.flows.request import RUNS, load_request
 from elf.flows.terminal import Narrator, make_console, make_progress
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.runner import materialise
-from elf.pipeline.runs import Naming, RunFolder, read_run
+from elf.pipeline.runs import RESOLVED, Naming, RunFolder, read_run
 from elf.pipeline.wording import bytes_text
 
 
@@ -54,8 +54,8 @@ def export_weights(run: str, file: str, *, student: int | None = None) -> None:
     trained = read_run(RUNS, run).steps.get(step)
     if trained is None:
         raise Failed(
-            f"The run '{run}' has no finished step {step}; `elf run {run} --until {step}` makes one where its "
-            "configuration has it."
+            f"The run '{run}' has no finished step {step}; `elf run {RUNS / run / RESOLVED} --until {step}` makes one "
+            "where its configuration has it."
         )
     predicted = Card.read(trained.path / CARD).model.prediction
     if predicted != "x":

@@ -1,5 +1,6 @@
 """A sweep as a command works on it: its variants, each an experiment of its own, and what they have in common."""
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -69,7 +70,8 @@ def load_sweep(config: str, overrides: Sequence[str], store: str | None) -> Memb
         )
     members: list[Member] = []
     for variant in whole.sweep.combinations():
-        told = (*overrides, "sweep=null", f"name={whole.name}-{variant.name}", *variant.overrides)
+        name = json.dumps(f"{whole.name}-{variant.name}", ensure_ascii=False)
+        told = (*overrides, "sweep=null", f"name={name}", *variant.overrides)
         try:
             request = load_request(config, told, store, called="sweep")
         except Misconfigured as error:

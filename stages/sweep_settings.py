@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import Annotated
 
 from pydantic import Field, JsonValue, model_validator
 
@@ -24,7 +23,6 @@ from elf.pipeline.section import Section
 
 MOST = 200
 """Variants of one sweep."""
-Scalar = bool | int | float | str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +35,13 @@ class Variant:
     @property
     def overrides(self) -> list[str]:
         """As ``--set`` takes them."""
-        return [f"{path}={json.dumps(value)}" for path, value in self.settings.items()]
+        return [f"{path}={json.dumps(value, ensure_ascii=False)}" for path, value in self.settings.items()]
 
 
 class Sweep(Section):
     """Every combination of the values in ``over`` with every one of ``variants``."""
 
-    over: Mapping[str, Annotated[tuple[Scalar, ...], Field(min_length=1)]] = Field(default_factory=dict)
+    over: Mapping[str, tuple[JsonValue, ...]] = Field(default_factory=dict)
     """Lists of values, by the dotted name of the setting they are for."""
     variants: Mapping[str, Mapping[str, JsonValue]] = Field(default_factory=dict)
     """Settings by their dotted names, under a name for them together: what differs in more than one thing."""
@@ -55,14 +53,23 @@ class Sweep(Section):
                 "it names nothing to vary; give lists under `over` (`train.seed: [0, 1, 2]`), or sets of settings "
                 "under `variants`"
             )
-        for path, values in self.over.items():
-            if len(set(map(repr, values))) != len(values):
-                raise ValueError(f"a value of `{path}` stands in its list twice")
-            if any(path in settings for settings in self.variants.values()):
-                raise ValueError(f"`{path}` is set by a variant and by `over`; leave it to one of them")
         count = prod(map(len, self.over.values())) * max(len(self.variants), 1)
         if count > MOST:
             raise ValueError(f"these are {count:,} variants, and {MOST} are the most; take fewer values")
+        for path, values in self.over.items():
+            _check_values(path, values)
+            if any(path in settings for settings in self.variants.values()):
+                raise ValueError(f"`{path}` is set by a variant and by `over`; leave it to one of them")
+        for path in (*self.over, *(path for settings in self.variants.values() for path in settings)):
+            if path.partition(".")[0] in ("name", "sweep"):
+                raise ValueError(f"`{path}` cannot vary: variants are named by what differs; leave it out")
+        often = Counter(variant.name for variant in self.combinations())
+        for name, times in often.items():
+            if times > 1 or name in ("", "sweep"):
+                raise ValueError(
+                    f"{times} of its variants would be called '{name}', which is no name for one; give others under "
+                    "`variants`"
+                )
         return self
 
     def combinations(self) -> Iterator[Variant]:
@@ -75,6 +82,20 @@ class Sweep(Section):
                 yield Variant("-".join([*([name] if name else []), *words]), {**settings, **chosen})
 
 
+def _check_values(path: str, values: Sequence[JsonValue]) -> None:
+    """A value makes a part of its variant's name."""
+    if not values:
+        raise ValueError(f"the list of `{path}` is empty; give it a value or more")
+    for value in values:
+        if isinstance(value, dict | list) or (isinstance(value, str) and ("/" in value or not value.strip())):
+            raise ValueError(
+                f"`over` has {json.dumps(value, ensure_ascii=False)} for `{path}`, which can be no part of a name; "
+                "give the setting under `variants`, with a name for it"
+            )
+    if len(set(map(_word, values))) != len(values):
+        raise ValueError(f"a value of `{path}` stands in its list twice; leave it there once")
+
+
 def _short_names(paths: Sequence[str]) -> dict[str, str]:
     """The last part of each path, or all of it where two end alike."""
     last = {path: path.rpartition(".")[2] for path in paths}
@@ -82,6 +103,6 @@ def _short_names(paths: Sequence[str]) -> dict[str, str]:
     return {path: name if often[name] == 1 and not name.isdigit() else path for path, name in last.items()}
 
 
-def _word(value: Scalar) -> str:
+def _word(value: JsonValue) -> str:
     """Numbers in the shortest form that reads back as the same number; text as it is."""
     return value if isinstance(value, str) else json.dumps(value).removesuffix(".0")

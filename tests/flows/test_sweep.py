@@ -65,6 +65,14 @@ def test_variants_are_looked_at_before_anything_runs(home: Path) -> None:
     assert not (home / "store").exists()
 
 
+def test_whatever_a_value_is_made_of_is_in_the_name_of_its_run(home: Path) -> None:
+    over = 'sweep.over={report.title: ["c #1: \U0001f600", "c #2"], train.seed: [1]}'
+    with pytest.raises(Misconfigured, match="come to the same keys"):
+        load_sweep("tiny", [over], None)
+    sweep = load_sweep("tiny", ['sweep.over={tokenize.end_token: ["a #1: \U0001f600", "b #2"]}'], None)
+    assert [member.run for member in sweep] == ["tiny-end_token=a #1: \U0001f600", "tiny-end_token=b #2"]
+
+
 def test_seeds_of_one_configuration_share_all_but_training(home: Path) -> None:
     sweep = load_sweep("tiny", ["sweep.over={train.seed: [0, 1]}"], None)
     shared = {planned.step.spec.name for key, planned in sweep.distinct().items() if key in sweep.shared()}

@@ -49,17 +49,35 @@ def test_settings_are_as_the_command_line_takes_them() -> None:
     ("settings", "words"),
     [
         ({}, "names nothing to vary"),
-        ({"over": {"train.seed": []}}, "at least 1 item"),
+        ({"over": {"train.seed": []}}, "list of `train.seed` is empty"),
         ({"over": {"train.seed": [1, 1]}}, "stands in its list twice"),
         ({"over": {"train.seed": list(range(201))}}, "201 variants, and 200 are the most"),
         ({"over": {"a.b": [1]}, "variants": {"x": {"a.b": 2}}}, "set by a variant and by `over`"),
-        ({"over": {"a.b": [[1]]}}, "over"),
+        ({"over": {"a.b": [1, 1.0]}}, "stands in its list twice"),
+        (
+            {"over": {"a.b": [[1]]}},
+            r"has \[1\] for `a.b`, which can be no part of a name; give the setting under",
+        ),
+        ({"over": {"a.b": ["x/y"]}}, "no part of a name"),
+        ({"over": {"name": ["x"]}}, "`name` cannot vary"),
+        ({"variants": {"x": {"name": "zz"}}}, "`name` cannot vary"),
+        ({"variants": {"x": {"sweep.over": {"a": [1]}}}}, "`sweep.over` cannot vary"),
+        ({"variants": {"sweep": {}}}, "would be called 'sweep'"),
+        ({"variants": {"": {"a.b": 1}}}, "would be called ''"),
         ({"ower": {"a.b": [1]}}, "ower"),
     ],
 )
 def test_what_makes_no_sweep_is_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         Sweep.model_validate(settings, strict=False)
+
+
+def test_text_is_told_as_it_is() -> None:
+    (variant,) = Sweep.model_validate(
+        {"over": {"data.train.text": ["c #1: 😀"]}}, strict=False
+    ).combinations()
+    assert variant.name == "text=c #1: 😀"
+    assert variant.overrides == ['data.train.text="c #1: 😀"']
 
 
 values = st.lists(
