@@ -132,16 +132,23 @@ def _stats(path: Path) -> Iterator[os.stat_result]:
             yield file.lstat()
 
 
-def _read_artifacts(store: Store) -> tuple[dict[Place, Manifest | None], dict[Place, Damaged]]:
-    found: dict[Place, Manifest | None] = {}
-    faults: dict[Place, Damaged] = {}
-    stages = [folder for folder in listed(store.root) if folder.name[:1].isalpha()]
+def places_in(root: Path) -> Iterator[Place]:
+    """Stage and key of whatever has the name of an artifact, also of what is damaged or a link that leads elsewhere."""
+    stages = [folder for folder in listed(root) if folder.name[:1].isalpha()]
     for folder in (each for stage in stages for each in listed(stage)):
         place = folder.parent.name, Fingerprint(folder.name)
         try:
             check_name(*place)
         except CacheError:
             continue  # not a name of ours
+        yield place
+
+
+def _read_artifacts(store: Store) -> tuple[dict[Place, Manifest | None], dict[Place, Damaged]]:
+    found: dict[Place, Manifest | None] = {}
+    faults: dict[Place, Damaged] = {}
+    for place in places_in(store.root):
+        folder = store.path(*place)
         try:
             artifact = store.find(*place)
         except Damaged as fault:

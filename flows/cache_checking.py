@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from rich.console import Console
 
-from elf.cache.collecting import survey
+from elf.cache.collecting import places_in
 from elf.cache.errors import Damaged
 from elf.cache.manifest import JSON, FileRecord, Manifest, short
 from elf.cache.store import Artifact, Store
@@ -86,11 +86,15 @@ def _print_verified(out: Console, place: Place, done: Verified) -> None:
 
 def _all_places(store: Store) -> dict[Place, int]:
     """Every artifact and the bytes of its files; damaged ones too, of none."""
-    items = [item for item in survey(store, grace=0.0).items if item.kind == "artifact"]
-    return {
-        item.place: 0 if item.manifest is None else sum(each.bytes for each in _files(item.manifest))
-        for item in sorted(items, key=lambda item: item.place)
-    }
+    return {place: _bytes_of(store, place) for place in sorted(places_in(store.root))}
+
+
+def _bytes_of(store: Store, place: Place) -> int:
+    try:
+        found = store.find(*place)
+    except Damaged:  # to be told when it is compared
+        return 0
+    return 0 if found is None else sum(each.bytes for each in _files(found.manifest))
 
 
 def _files(manifest: Manifest) -> tuple[FileRecord, ...]:

@@ -224,6 +224,17 @@ def test_verify_names_what_is_bad_and_ends_with_1(elf: Elf, tmp_path: Path) -> N
     assert "not JSON" in json.loads(told[1])["artifacts"][0]["faults"][0]
 
 
+def test_verify_names_an_artifact_that_is_a_link_out_of_the_store(elf: Elf, tmp_path: Path) -> None:
+    made = make_encoded(tmp_path)
+    elsewhere = tmp_path / "elsewhere"
+    made.path.rename(elsewhere)
+    made.path.symlink_to(elsewhere)
+    code, out, err = elf("verify")
+    assert code == 1
+    assert f"encode {short(made.manifest.fingerprint)}" in err
+    assert "a store holds folders and files only" in " ".join(out.split())
+
+
 def test_audit_and_stats_of_a_store(elf: Elf, tmp_path: Path) -> None:
     made = make_encoded(tmp_path)
     key = made.manifest.fingerprint[:12]
