@@ -15,8 +15,9 @@ from torch import Tensor
 
 from elf.stages.model.sampler import Condition, Step
 from elf.stages.model.speeding import uncompiled
+from elf.stages.sample_settings import steps_read
 from elf.stages.sampling import Sampling
-from elf.stages.trajectory import Followed, Reading, Trajectory, steps_read
+from elf.stages.trajectory import Followed, Reading, Trajectory
 from elf.stages.vocabulary import TextTokenizer, cut_at_end
 
 

@@ -20,6 +20,9 @@ from elf.stages.model.config import Grid, Method, SdeForm
 MOST = 100
 """Sampling settings of one experiment; each is sampled and judged by itself."""
 
+READINGS = 16
+"""Steps that are read at most, the end apart."""
+
 WeightsKind = Literal["ema", "raw"]
 T = TypeVar("T")
 
@@ -145,6 +148,13 @@ def write_out(entries: Iterable[Sample]) -> tuple[Sample, ...]:
             setting._place = f"sample.{index}"
             made.append(setting)
     return tuple(made)
+
+
+def steps_read(steps: int) -> tuple[int, ...]:
+    """The steps before which is read: all of a few, else READINGS evenly spaced ones, the first and last among them."""
+    if steps <= READINGS:
+        return tuple(range(steps))
+    return tuple(round(place * (steps - 1) / (READINGS - 1)) for place in range(READINGS))
 
 
 def _name(name: str, chosen: Mapping[str, Any]) -> str:

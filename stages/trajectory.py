@@ -29,8 +29,6 @@ from elf.cache.files import write_atomic
 from elf.pipeline.errors import Failed
 
 TRAJECTORY = "trajectory.json"
-READINGS = 16
-"""Steps that are read at most, the end apart."""
 DIGITS = 6
 _AGAIN = "Make it again: run its step (`elf why` lists them) with --force."
 
@@ -89,13 +87,6 @@ class Trajectory:
     def z_distance(self) -> np.ndarray:
         """Mean over the texts."""
         return np.mean([text.z_distance for text in self.texts], axis=0)
-
-
-def steps_read(steps: int) -> tuple[int, ...]:
-    """The steps before which is read: all of a few, else READINGS evenly spaced ones, the first and last among them."""
-    if steps <= READINGS:
-        return tuple(range(steps))
-    return tuple(round(place * (steps - 1) / (READINGS - 1)) for place in range(READINGS))
 
 
 def first_settled(ids_TN: np.ndarray) -> np.ndarray:

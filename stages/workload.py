@@ -13,9 +13,9 @@ from elf.stages.config import Encode, Experiment, Pretrain, Sample
 from elf.stages.machine import Work
 from elf.stages.model.config import ModelConfig, SamplerConfig
 from elf.stages.model.flops import distill_parts, forward_flops, muon_flops, sample_flops, step_parts
+from elf.stages.sample_settings import steps_read
 from elf.stages.shapes import model_config, objective_config
 from elf.stages.train_settings import DistillRound, Training
-from elf.stages.trajectory import steps_read
 
 USEFUL = 0.3
 """Share of a pretrained model's weights that work on each token: not its embedding table, not a decoder."""

@@ -9,14 +9,13 @@ from hypothesis import strategies as st
 
 from elf.pipeline.errors import Failed
 from elf.stages.model.draws import GRID_ROWS
+from elf.stages.sample_settings import READINGS, steps_read
 from elf.stages.trajectory import (
-    READINGS,
     Followed,
     Reading,
     Trajectory,
     first_settled,
     read_trajectory,
-    steps_read,
     write_trajectory,
 )
 
