@@ -33,7 +33,7 @@ def small(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings of a variant for an experiment the size of `tiny`."""
     made: dict[str, Any] = {}
     for path, value in settings.items():
-        if path == "encode.encoder" and value is not None:
+        if path == "encode.encoder" and isinstance(value, dict):
             (made["pretrain.width"],) = (
                 width for name, width in WIDTHS.items() if f"/{name}@" in value["uri"]
             )

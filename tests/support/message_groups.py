@@ -150,6 +150,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "cache/prefetch.py",
         "cache/rows.py",
         "configs/__init__.py",
+        "configs/ablations/__init__.py",
         "flows/__init__.py",
         "pipeline/__init__.py",
         "stages/__init__.py",
