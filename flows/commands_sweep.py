@@ -1,7 +1,6 @@
 """``elf sweep``: the variants of a configuration, what they share built once, and one page of all of them."""
 
 import json
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from rich.table import Table
 from elf.cache.files import make_folder
 from elf.flows.commands_report import write_page
 from elf.flows.failing import complain
-from elf.flows.plan_printing import WIDTH
+from elf.flows.plan_printing import print_wrapped
 from elf.flows.priced import Priced, price_plan
 from elf.flows.remotes import elsewhere
 from elf.flows.request import RUNS
@@ -37,8 +36,7 @@ def plan_sweep(config: str, overrides: Sequence[str], store: str | None, *, as_j
     out.print(_table(costs, planned=True))
     out.print()
     for text in _sums(sweep, costs, next(iter(priced.values()))):
-        for line in textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_long_words=False):
-            out.print(line, markup=False, highlight=False, soft_wrap=True)
+        print_wrapped(out, text)
 
 
 def run_sweep(

@@ -22,8 +22,13 @@ def print_plan(out: Console, priced: Priced) -> None:
     out.print(_table(priced))
     out.print()
     for text, style in _sums(priced):
-        for line in textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_long_words=False):
-            out.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+        print_wrapped(out, text, style)
+
+
+def print_wrapped(out: Console, text: str, style: str | None = None) -> None:
+    """A paragraph no wider than a plan's table."""
+    for line in textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_long_words=False):
+        out.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def _table(priced: Priced) -> Table:

@@ -13,7 +13,7 @@ from elf.cache.manifest import JSON
 from elf.pipeline.errors import Failed
 from elf.pipeline.stage import StageContext
 from elf.stages.feeding import Recipe
-from elf.stages.heldout import Heldout
+from elf.stages.heldout import open_heldout
 from elf.stages.latents import LatentRows
 from elf.stages.model.config import DistillConfig
 from elf.stages.model.draws import draw_distillation, seed_of
@@ -86,9 +86,6 @@ def prepare(section: DistillRound, context: StageContext, team: Team, teacher: T
     compiled = speed_up(student, context, team.device)
     if compiled:
         compile_blocks(teacher.network)
-    heldout = None
-    if section.heldout is not None and validation is not None:
-        heldout = Heldout(recipe, validation, section.heldout, team, at_once=context.compute.batch)
     return Task(
         name="distill",
         card=card,
@@ -101,7 +98,7 @@ def prepare(section: DistillRound, context: StageContext, team: Team, teacher: T
         row_flops=distill_flops(
             card.model, card.objective, card.model.length, teacher_steps=section.span_steps
         ),
-        heldout=heldout,
+        heldout=open_heldout(recipe, validation, section.heldout, team, at_once=context.compute.batch),
         shown=latents if validation is None else validation,
     )
 

@@ -64,3 +64,17 @@ class Heldout:
                 "float32."
             )
         return found
+
+
+def open_heldout(
+    recipe: Recipe,
+    split: LatentRows | None,
+    settings: HeldoutSettings | None,
+    team: Team,
+    *,
+    at_once: int | None,
+) -> Heldout | None:
+    """None where there is no such split, or nobody asked for it."""
+    if split is None or settings is None:
+        return None
+    return Heldout(recipe, split, settings, team, at_once=at_once)

@@ -7,7 +7,7 @@ import torch
 from elf.cache.manifest import JSON
 from elf.pipeline.stage import StageContext
 from elf.stages.feeding import Recipe
-from elf.stages.heldout import Heldout
+from elf.stages.heldout import open_heldout
 from elf.stages.model.flops import step_flops
 from elf.stages.model.network import build
 from elf.stages.objectives import Objective
@@ -43,9 +43,6 @@ def prepare(section: Train, context: StageContext, team: Team) -> Task:
     )
     network = build(card.model, torch.Generator().manual_seed(section.seed)).to(team.device)
     compiled = speed_up(network, context, team.device)
-    heldout = None
-    if section.heldout is not None and validation is not None:
-        heldout = Heldout(recipe, validation, section.heldout, team, at_once=context.compute.batch)
     return Task(
         name="train",
         card=card,
@@ -54,6 +51,6 @@ def prepare(section: Train, context: StageContext, team: Team) -> Task:
         recipe=recipe,
         length=length,
         row_flops=step_flops(card.model, card.objective, card.model.length),
-        heldout=heldout,
+        heldout=open_heldout(recipe, validation, section.heldout, team, at_once=context.compute.batch),
         shown=latents if validation is None else validation,
     )

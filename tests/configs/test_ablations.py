@@ -1,6 +1,5 @@
 """Every ablation that is shipped: planned whole, pinned, and sharing with its base what it does not vary."""
 
-import re
 from functools import cache
 from pathlib import Path
 
@@ -57,10 +56,8 @@ def test_each_variant_is_planned_and_trains_something_else(name: str) -> None:
         assert len({plan["train"].key for plan in made.values()}) == len(made)
     for plan in made.values():
         assert "report" in plan.names()
-        for each in plan:
-            if each.step.spec.name == "fetch":
-                source, digest = each.step.section.source, each.step.section.digest  # type: ignore[attr-defined]
-                assert digest is not None or re.search(r"@[0-9a-f]{40}(#|$)", source), source
+        for asset in golden_keys.fetched(plan):
+            assert golden_keys.is_pinned(asset), asset.source
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("prediction", "embeddings")])

@@ -57,10 +57,8 @@ def test_each_opens_with_its_command_its_cost_and_its_aim(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_assets_from_outside_are_pinned(name: str) -> None:
-    for each in golden_keys.plan_shipped(name):
-        if each.step.spec.name == "fetch":
-            source, digest = each.step.section.source, each.step.section.digest  # type: ignore[attr-defined]
-            assert digest is not None or re.search(r"@[0-9a-f]{40}(#|$)", source), source
+    for asset in golden_keys.fetched(golden_keys.plan_shipped(name)):
+        assert golden_keys.is_pinned(asset), asset.source
 
 
 @pytest.mark.parametrize("setting", ["train.latents.std=0.3", "train.model.depth=3", "train.seed=7"])

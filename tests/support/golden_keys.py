@@ -8,6 +8,7 @@ a configuration expects of whoever runs it are stood in for by empty ones.
 
 import contextlib
 import json
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from unittest.mock import patch
 
 from elf.pipeline.config import load_experiment, shipped_names
 from elf.pipeline.plan import Plan
+from elf.stages.assets import Located
 from elf.stages.config import Experiment
 from elf.stages.experiment import plan_experiment
 
@@ -43,6 +45,18 @@ def standing_in(name: str) -> Iterator[None]:
                 path.parent.mkdir(exist_ok=True)
                 path.touch()
         yield
+
+
+def fetched(plan: Plan) -> Iterator[Located]:
+    """What a plan has brought from outside."""
+    for each in plan:
+        if isinstance(each.step.section, Located):
+            yield each.step.section
+
+
+def is_pinned(asset: Located) -> bool:
+    """Whether an asset is known by its digest or by a commit."""
+    return asset.digest is not None or re.search(r"@[0-9a-f]{40}(#|$)", asset.source) is not None
 
 
 def keys_of(plan: Plan) -> dict[str, dict[str, Any]]:
