@@ -15,7 +15,7 @@ from elf.flows.priced import Priced, price_plan
 from elf.flows.remotes import elsewhere
 from elf.flows.request import RUNS
 from elf.flows.sweep_costs import Costs, cost_of, price_of
-from elf.flows.sweep_running import Ended, run_members
+from elf.flows.sweep_running import Crew, Ended, command_of, run_members
 from elf.flows.sweeping import Member, Members, load_sweep
 from elf.flows.terminal import make_console
 from elf.pipeline.errors import Failed
@@ -69,28 +69,19 @@ def run_sweep(
 def _run(
     sweep: Members, out: Console, folder: Path, *, store: str | None, jobs: int, until: str | None
 ) -> list[Ended]:
-    more = [*(["--store", store] if store is not None else []), *(["--until", until] if until else [])]
+    crew = Crew()
 
-    def command(member: Member) -> list[str]:
-        settings = [word for override in member.overrides for word in ("--set", override)]
-        return ["run", sweep.config, *settings, *more]
-
-    def began(member: Member) -> None:
+    def work(member: Member) -> Ended:
         out.print(f"\n[bold]begins[/]  {member.variant}", highlight=False)
         out.file.flush()  # what the variant says comes after it
+        log = folder / f"{member.variant}.log" if jobs > 1 else None
+        return crew.run(member, command_of(sweep, member, store, until), log=log)
 
     def ended(each: Ended) -> None:
         how = "done" if each.code == 0 else f"[red]ended with exit code {each.code}[/]"
         out.print(f"[bold]{each.member.variant}[/]  {how}, {seconds_text(each.seconds)}", highlight=False)
 
-    return run_members(
-        list(sweep),
-        command,
-        jobs=jobs,
-        log=lambda member: folder / f"{member.variant}.log" if jobs > 1 else None,
-        began=began,
-        ended=ended,
-    )
+    return run_members(list(sweep), work, crew, jobs=jobs, ended=ended)
 
 
 def _told(sweep: Members) -> str:

@@ -11,13 +11,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from elf.flows.prefect_api import PrefectApi, Refused
 from elf.flows.request import shipped_folder
 from elf.pipeline.config import shipped_names
 
 POOL = "elf"
-FLOW = "elf"
-ENTRYPOINT = "elf.flows.experiment.elf"
+ENTRYPOINTS = {"elf": "elf.flows.experiment.elf", "elf-sweep": "elf.flows.sweep_flow.elf_sweep"}
+"""Where each flow is found, by its name."""
 WATCH = "elf-zombies"
 SET_FOLDER = "prefect.deployments.steps.set_working_directory"
 HEARTBEAT = 30
@@ -31,20 +33,26 @@ _PAUSES = ("Paused", "Suspended", "AwaitingRetry", "Scheduled")
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """One shipped configuration as Prefect shows it."""
+    """One shipped configuration as Prefect shows it: run by a flow, called by a name, said to be one thing."""
 
-    name: str
+    flow: str
+    config: str
     description: str
 
     @property
+    def name(self) -> str:
+        return Path(self.config).name
+
+    @property
     def parameters(self) -> dict[str, Any]:
-        return {"config": self.name}
+        return {"config": self.config}
 
 
 def shipped_deployments() -> list[Deployment]:
-    """A deployment for each configuration that comes with the product."""
+    """A deployment for each configuration that comes with the product; a sweep runs all its variants."""
     folder = shipped_folder()
-    return [Deployment(name, _describe(folder / f"{name}.yaml")) for name in shipped_names(folder)]
+    names = [*shipped_names(folder), *(f"ablations/{name}" for name in shipped_names(folder / "ablations"))]
+    return [_deployment(name, folder / f"{name}.yaml") for name in names]
 
 
 def make_pool(api: PrefectApi) -> bool:
@@ -62,25 +70,28 @@ def make_pool(api: PrefectApi) -> bool:
 def deploy(api: PrefectApi, home: Path) -> tuple[int, int]:
     """Make or renew every deployment, to work in the folder ``home``; how many there are, and how many are new.
 
-    Imports the flow, and with it Prefect, for the schema that parameters are held to when a run is submitted.
+    Imports the flows, and with them Prefect, for the schema that parameters are held to when a run is submitted.
     """
     from prefect.utilities.callables import parameter_schema
 
     from elf.flows.experiment import elf
+    from elf.flows.sweep_flow import elf_sweep
 
     before = {each["name"] for each in read_deployments(api)}
-    schema = parameter_schema(elf).model_dump_for_openapi() | {"additionalProperties": False}
-    flow = api.post("flows/", {"name": FLOW})["id"]
     wanted = shipped_deployments()
-    for each in wanted:
-        api.post("deployments/", _body(each, flow, schema, home))
+    for made in (elf, elf_sweep):
+        schema = parameter_schema(made).model_dump_for_openapi() | {"additionalProperties": False}
+        flow = api.post("flows/", {"name": made.name})["id"]
+        for each in wanted:
+            if each.flow == made.name:
+                api.post("deployments/", _body(each, flow, schema, home))
     return len(wanted), len({each.name for each in wanted} - before)
 
 
 def read_deployments(api: PrefectApi) -> list[Mapping[str, Any]]:
-    """The deployments of our flow that the server has, ours by name only."""
-    names = shipped_names(shipped_folder())
-    wanted = {"flows": {"name": {"any_": [FLOW]}}, "deployments": {"name": {"any_": names}}}
+    """The deployments of our flows that the server has, ours by name only."""
+    names = [each.name for each in shipped_deployments()]
+    wanted = {"flows": {"name": {"any_": list(ENTRYPOINTS)}}, "deployments": {"name": {"any_": names}}}
     return api.post("deployments/filter", wanted)
 
 
@@ -122,7 +133,7 @@ def find_watch(api: PrefectApi) -> Mapping[str, Any] | None:
 
 
 def _watch() -> dict[str, Any]:
-    """For runs of our flow alone: others may send no heartbeats, or end under names of their own."""
+    """For runs of our flows alone: others may send no heartbeats, or end under names of their own."""
     ends = [f"prefect.flow-run.{name}" for name in (*_ENDS, *_PAUSES)]
     return {
         "name": WATCH,
@@ -131,7 +142,7 @@ def _watch() -> dict[str, Any]:
         "trigger": {
             "type": "event",
             "match": {"prefect.resource.id": "prefect.flow-run.*"},
-            "match_related": {"prefect.resource.role": "flow", "prefect.resource.name": FLOW},
+            "match_related": {"prefect.resource.role": "flow", "prefect.resource.name": list(ENTRYPOINTS)},
             "after": ["prefect.flow-run.heartbeat"],
             "expect": ["prefect.flow-run.heartbeat", *ends],
             "for_each": ["prefect.resource.id"],
@@ -157,7 +168,7 @@ def _body(deployment: Deployment, flow: str, schema: dict[str, Any], home: Path)
         "flow_id": flow,
         "name": deployment.name,
         "description": deployment.description,
-        "entrypoint": ENTRYPOINT,
+        "entrypoint": ENTRYPOINTS[deployment.flow],
         "parameters": deployment.parameters,
         "parameter_openapi_schema": schema,
         "enforce_parameter_schema": True,
@@ -167,14 +178,20 @@ def _body(deployment: Deployment, flow: str, schema: dict[str, Any], home: Path)
     }
 
 
-def _describe(config: Path) -> str:
-    """Cost and aim as the head of a configuration tells them."""
+def _deployment(name: str, config: Path) -> Deployment:
+    text = config.read_text(encoding="utf-8")
+    return Deployment("elf-sweep" if "sweep" in yaml.safe_load(text) else "elf", name, _describe(text))
+
+
+def _describe(config: str) -> str:
+    """Cost and aim as the head of a configuration tells them, or what varies."""
     told: dict[str, str] = {}
     key = ""
-    for line in config.read_text(encoding="utf-8").splitlines()[1:]:
+    for line in config.splitlines()[1:]:
         if not line.startswith("#"):
             break
         name, words = line[2:16].strip(), line[16:].strip()
         key = name or key
         told[key] = f"{told.get(key, '')} {words}".strip()
-    return "\n\n".join(f"**{key.capitalize()}**: {told[key]}." for key in ("time and cost", "aims at"))
+    keys = [key for key in ("what varies", "time and cost", "aims at") if key in told]
+    return "\n\n".join(f"**{key.capitalize()}**: {told[key]}." for key in keys)

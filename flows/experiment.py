@@ -6,53 +6,32 @@ reaches them. Entrypoint, without a colon: ``elf.flows.experiment.elf``.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 from uuid import UUID
 
-import yaml
 from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
-from prefect.runtime import deployment, flow_run
+from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed
 from prefect.states import Failed as FailedState
 from pydantic import Field
 
-from elf.cache.errors import CacheError
 from elf.cache.manifest import short
 from elf.flows.flow_artifacts import show_report, show_scores, show_settings
 from elf.flows.flow_attempts import built_since, first_start, settle_earlier, settle_on_crash
+from elf.flows.flow_parameters import REFUSALS, Scalar, StageName, as_overrides
 from elf.flows.flow_progress import FlowProgress, FlowWatcher
-from elf.flows.flow_signals import follow_parent, heeding_termination
-from elf.flows.flow_state import is_cancelling, watching_state
+from elf.flows.flow_signals import heeding_termination
+from elf.flows.flow_state import is_cancelling, under_worker
 from elf.flows.pricing import price
 from elf.flows.remotes import elsewhere
 from elf.flows.request import RUNS, Request, load_request
-from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.runner import Outcome, build_step, materialise, needed
 from elf.pipeline.runs import PAGE, Naming, RunFolder
 from elf.pipeline.sharing import Elsewhere
 from elf.pipeline.wording import bytes_text, count_of, seconds_text, size_of
 from elf.stages.tracking import refuse_missing
-
-Scalar = bool | int | float | str | None
-StageName = Literal[
-    "fetch",
-    "tokenizer",
-    "tokenize",
-    "pretrain",
-    "encode",
-    "train",
-    "weights",
-    "distill",
-    "sample",
-    "control",
-    "evaluate",
-    "report",
-]
-REFUSALS = (Failed, Misconfigured, CacheError)
-"""Errors that say in one paragraph what is wrong; where they were raised tells a reader nothing more."""
 
 
 def name_run() -> str:
@@ -91,9 +70,9 @@ def elf(
         store: Folder of the artifacts on the worker's machine; else $ELF_STORE, else ./store.
     """
     settle_earlier()
-    with _under_worker(), heeding_termination():
+    with under_worker(), heeding_termination():
         try:
-            settings = [f"{key}={_as_yaml(value)}" for key, value in (overrides or {}).items()]
+            settings = as_overrides(overrides or {})
             request = load_request(config, settings, store, called="overrides")
             remote = elsewhere(get_run_logger().warning)
             steps = needed(
@@ -116,17 +95,6 @@ def elf(
             get_run_logger().info(str(request.source))
         with request.store.using(request.plan.places()):
             return _run(Work(request, folder, remote, alone=only is not None), steps, forced)
-
-
-@contextmanager
-def _under_worker() -> Iterator[None]:
-    """What a run needs that a worker started: it ends with the worker, and when it is cancelled behind its back."""
-    if deployment.id is None:
-        yield
-        return
-    follow_parent()
-    with watching_state(UUID(flow_run.id)):
-        yield
 
 
 def _run(work: "Work", steps: tuple[str, ...], forced: set[str]) -> State[Any]:
@@ -219,8 +187,3 @@ def _describe(outcome: Outcome) -> Iterator[str]:
 
 def _listed(force: StageName | list[StageName] | None) -> list[StageName]:
     return [force] if isinstance(force, str) else force or []
-
-
-def _as_yaml(value: Scalar) -> str:
-    """A parameter as an override's text: text stays text even where it looks like a number."""
-    return yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip()

@@ -18,6 +18,8 @@ from elf.cache.manifest import short
 from elf.cache.store import Artifact
 from elf.flows.request import Request
 from elf.flows.score_table import METRICS, PREFIX
+from elf.flows.sweep_costs import Costs
+from elf.pipeline.wording import bytes_text, seconds_text
 from elf.stages.scoretable import Table, make_tables
 
 REPORT = "report"
@@ -63,9 +65,13 @@ def show_scores(name: str, steps: Mapping[str, Artifact]) -> None:
 
 def show_report(name: str, steps: Mapping[str, Artifact], page: Path) -> None:
     """The report's figures, and where the page lies; nothing where no report was made."""
-    if REPORT not in steps:
-        return
-    found = sorted(steps[REPORT].path.glob("*.png"))
+    if REPORT in steps:
+        show_page(name, page, steps[REPORT].path)
+
+
+def show_page(name: str, page: Path, folder: Path) -> None:
+    """Where a page lies, and the figures of it in ``folder``."""
+    found = sorted(folder.glob("*.png"))
     figures = "\n\n".join(f"![{path.stem}]({_data_uri(path)})" for path in found)
     text = f"# {name}\n\nThe whole report: `{page}`\n\n{figures}\n\n{LEGEND}\n"
     _send(
@@ -74,6 +80,24 @@ def show_report(name: str, steps: Mapping[str, Artifact], page: Path) -> None:
         key=artifact_key(name, REPORT),
         description="Figures of the report, and where the page lies.",
     )
+
+
+def show_costs(name: str, costs: Costs) -> None:
+    """What each variant of a sweep has for itself, what several share, and what was built of it now."""
+    rows = [
+        {
+            "variant": row.name or "(shared)",
+            "its steps": row.steps,
+            "built now": row.builds,
+            "time": seconds_text(row.seconds),
+            "bytes": bytes_text(row.bytes),
+        }
+        for row in costs.rows
+    ]
+    description = (
+        "Steps of each variant that no other has, and above them what several share; their time and bytes."
+    )
+    _send(create_table_artifact, rows, key=artifact_key(name, "costs"), description=description)
 
 
 def artifact_key(name: str, what: str) -> str:

@@ -16,12 +16,26 @@ from uuid import UUID
 from httpx import HTTPError
 from prefect import get_client
 from prefect.client.schemas.objects import State, StateType
+from prefect.runtime import deployment, flow_run
 from prefect.states import Running
+
+from elf.flows.flow_signals import follow_parent
 
 EVERY = 10.0
 """Seconds between two looks."""
 LOOKS = 3
 """So often a run must be found *Cancelling* before it ends itself: a worker that listens is faster."""
+
+
+@contextmanager
+def under_worker() -> Iterator[None]:
+    """What a run needs that a worker started: it ends with the worker, and when it is cancelled behind its back."""
+    if deployment.id is None:
+        yield
+        return
+    follow_parent()
+    with watching_state(UUID(flow_run.id)):
+        yield
 
 
 @contextmanager

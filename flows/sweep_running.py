@@ -12,13 +12,16 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from elf.flows.sweeping import Member
+from elf.flows.sweeping import Member, Members
 
 GRACE = 60.0
 """Seconds in which a variant that is to stop saves what it has."""
+LOOK = 1.0
+"""Seconds between two looks at a log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,29 +33,74 @@ class Ended:
     seconds: float
 
 
+class Crew:
+    """The processes at work, so that all can be told to stop."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._working: set[subprocess.Popen[bytes]] = set()
+        self._stopped = False
+
+    def run(
+        self,
+        member: Member,
+        arguments: Sequence[str],
+        *,
+        log: Path | None = None,
+        heard: Callable[[str], None] | None = None,
+    ) -> Ended:
+        """Run ``elf`` with these arguments. A log takes what it says, and where there is none this process's output;
+        ``heard`` is given each line that comes into the log."""
+        since, before = time.monotonic(), log.stat().st_size if log is not None and log.exists() else 0
+        process = self._start(arguments, log)
+        if process is None:
+            return Ended(member, 128 + signal.SIGTERM, 0.0)
+        try:
+            if log is not None and heard is not None:
+                follow(log, before, process, heard)
+            return Ended(member, process.wait(), time.monotonic() - since)
+        finally:
+            with self._lock:
+                self._working.discard(process)
+
+    def stop(self) -> None:
+        """Have all end; those that come to start do not."""
+        with self._lock:
+            self._stopped = True
+            for process in self._working:
+                process.terminate()
+
+    def _start(self, arguments: Sequence[str], log: Path | None) -> subprocess.Popen[bytes] | None:
+        """The process, or None where all were told to stop."""
+        supervised = [sys.executable, "-m", "elf.pipeline.supervise", str(os.getpid()), str(GRACE)]
+        with self._lock, nullcontext() if log is None else log.open("ab") as output:
+            if self._stopped:
+                return None
+            # In a session of its own: Ctrl-C reaches it through us, once.
+            process = subprocess.Popen(
+                [*supervised, sys.executable, "-m", "elf.flows", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=None if output is None else subprocess.STDOUT,
+                start_new_session=True,
+            )
+            self._working.add(process)
+            return process
+
+
 def run_members(
     members: Sequence[Member],
-    command: Callable[[Member], Sequence[str]],
+    work: Callable[[Member], Ended],
+    crew: Crew,
     *,
     jobs: int,
-    log: Callable[[Member], Path | None],
-    began: Callable[[Member], None],
     ended: Callable[[Ended], None],
 ) -> list[Ended]:
-    """Run ``elf`` with the arguments that ``command`` gives for each, ``jobs`` at once, in order; a log takes what it
-    says, and where there is none this process's output.
+    """Do ``work`` for each member, ``jobs`` at once, begun in order; ``ended`` is told of each in this thread.
 
-    One that fails stops no other. Where this process is told to stop, all are, and what raised that goes on once they
-    are gone.
+    One that fails stops no other. Where this process is told to stop, all of the crew are, and what raised that goes
+    on once they are gone.
     """
-    crew = _Crew()
-
-    def work(member: Member) -> Ended:
-        began(member)
-        since = time.monotonic()
-        code = crew.run(command(member), log(member))
-        return Ended(member, code, time.monotonic() - since)
-
     finished: list[Ended] = []
     with ThreadPoolExecutor(jobs) as threads:
         waiting: set[Future[Ended]] = {threads.submit(work, member) for member in members}
@@ -69,43 +117,23 @@ def run_members(
     return finished
 
 
-class _Crew:
-    """The processes at work, so that all can be told to stop."""
+def command_of(sweep: Members, member: Member, store: str | None, until: str | None) -> list[str]:
+    """What ``elf`` is told for a member."""
+    settings = [word for override in member.overrides for word in ("--set", override)]
+    more = [*(["--store", store] if store is not None else []), *(["--until", until] if until else [])]
+    return ["run", sweep.config, *settings, *more]
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._working: set[subprocess.Popen[bytes]] = set()
-        self._stopped = False
 
-    def run(self, arguments: Sequence[str], log: Path | None) -> int:
-        """The exit code of an ``elf`` with these arguments."""
-        supervised = [sys.executable, "-m", "elf.pipeline.supervise", str(os.getpid()), str(GRACE)]
-        with self._lock:
-            if self._stopped:
-                return 128 + signal.SIGTERM
-            output = None if log is None else log.open("ab")
-            try:
-                # In a session of its own: Ctrl-C reaches it through us, once.
-                process = subprocess.Popen(
-                    [*supervised, sys.executable, "-m", "elf.flows", *arguments],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=None if output is None else subprocess.STDOUT,
-                    start_new_session=True,
-                )
-            finally:
-                if output is not None:
-                    output.close()
-            self._working.add(process)
-        try:
-            return process.wait()
-        finally:
-            with self._lock:
-                self._working.discard(process)
-
-    def stop(self) -> None:
-        """Have all end; those that come to start do not."""
-        with self._lock:
-            self._stopped = True
-            for process in self._working:
-                process.terminate()
+def follow(log: Path, since: int, process: subprocess.Popen[bytes], heard: Callable[[str], None]) -> None:
+    """Tell the lines that a process adds to a log after its first ``since`` bytes, until it has ended."""
+    with log.open("rb") as lines:
+        lines.seek(since)
+        begun = b""
+        while True:
+            over = process.poll() is not None
+            *whole, begun = (begun + lines.read()).split(b"\n")
+            for line in whole:
+                heard(line.decode(errors="replace"))
+            if over:
+                return
+            time.sleep(LOOK)

@@ -59,10 +59,10 @@ class Members:
         return frozenset(key for key, times in often.items() if times > 1)
 
 
-def load_sweep(config: str, overrides: Sequence[str], store: str | None) -> Members:
-    """Read, vary, validate and plan; all variants, before anything is built. Raises Misconfigured for anything wrong
-    with one of them."""
-    whole = load_experiment(config, Experiment, overrides, shipped_folder())
+def load_sweep(config: str, overrides: Sequence[str], store: str | None, *, called: str = "--set") -> Members:
+    """Read, vary, validate and plan; all variants, before anything is built. ``called`` is what the overrides are known
+    as to whoever gave them. Raises Misconfigured for anything wrong with one of them."""
+    whole = load_experiment(config, Experiment, overrides, shipped_folder(), called=called)
     if whole.sweep is None:
         raise Misconfigured(
             f"The configuration {config} has no section `sweep`, which would say what varies. Give it one, or a list "

@@ -13,9 +13,8 @@ import pytest
 from commands import processes_of
 from prefect_service import BIN, ROOT, wait_until
 
-from elf.flows.deployments import ENTRYPOINT, folder_of, read_deployments
+from elf.flows.deployments import ENTRYPOINTS, folder_of, read_deployments, shipped_deployments
 from elf.flows.prefect_api import PrefectApi, Refused
-from elf.pipeline.config import shipped_names
 
 PATIENCE = 900
 
@@ -108,12 +107,12 @@ def check_parameters(project: Project) -> None:
     assert "trian" in said
     api = PrefectApi(project.services()["server"]["api"])
     deployments = read_deployments(api)
-    assert sorted(each["name"] for each in deployments) == shipped_names(ROOT / "configs")
+    assert sorted(each["name"] for each in deployments) == sorted(each.name for each in shipped_deployments())
     wrongs: list[dict[str, Any]] = [
         {"only": "trian"},
         {"stage": "train"},
         {"config": 3},
-        {"overrides": {"train": {"steps": 3}}},
+        {"jobs": 0},
     ]
     for each, wrong in product(deployments, wrongs):
         body = {"parameters": {**each["parameters"], **wrong}}
@@ -150,9 +149,11 @@ def check_the_deployment_file(project: Project) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     made = {each["name"]: each for each in read_deployments(PrefectApi(api))}
-    assert sorted(made) == shipped_names(ROOT / "configs")
+    wanted = {each.name: each for each in shipped_deployments()}
+    assert made.keys() == wanted.keys()
     for name, each in made.items():
-        assert (each["entrypoint"], each["parameters"]) == (ENTRYPOINT, {"config": name})
+        ours = wanted[name]
+        assert (each["entrypoint"], each["parameters"]) == (ENTRYPOINTS[ours.flow], ours.parameters)
         assert (folder_of(each), each["enforce_parameter_schema"]) == (str(project.home), True)
         assert "command" not in each["job_variables"]  # the mark of those that `elf up` makes
     code, said = project.run("only=fetch")

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from prefect_service import ROOT, free_port, wait_until
 
 from elf.flows.background import Background, end, launch, processes_with
-from elf.flows.deployments import ENTRYPOINT, POOL, SET_FOLDER, folder_of, shipped_deployments
+from elf.flows.deployments import ENTRYPOINTS, POOL, SET_FOLDER, folder_of, shipped_deployments
 from elf.flows.prefect_api import PrefectApi, Unreachable
 from elf.flows.service_address import Address, address_in, database_text
 from elf.flows.service_choice import choose_server, refuse_another
@@ -293,12 +293,13 @@ def test_a_busy_server_is_asked_again() -> None:
 def test_the_deployment_file_names_exactly_the_shipped_configurations() -> None:
     plain = yaml.safe_load((ROOT / "prefect.yaml").read_text(encoding="utf-8"))
     listed = {each["name"]: each for each in plain["deployments"]}
-    assert sorted(listed) == shipped_names(ROOT / "configs")
+    configs = ROOT / "configs"
+    assert sorted(listed) == sorted([*shipped_names(configs), *shipped_names(configs / "ablations")])
     assert len(listed) == len(plain["deployments"])
     deployed = {each.name: each for each in shipped_deployments()}
     assert deployed.keys() == listed.keys()
     for name, each in listed.items():
-        assert each["entrypoint"] == ENTRYPOINT
+        assert each["entrypoint"] == ENTRYPOINTS[deployed[name].flow]
         assert each["work_pool"] == {"name": POOL}
         assert each["parameters"] == deployed[name].parameters
     assert folder_of({"pull_steps": plain["pull"]}) == "{{ $ELF_HOME }}"
@@ -306,9 +307,17 @@ def test_the_deployment_file_names_exactly_the_shipped_configurations() -> None:
 
 
 def test_each_deployment_tells_its_cost_and_its_aim() -> None:
-    told = {each.name: each.description for each in shipped_deployments()}
+    told = {each.config: each.description for each in shipped_deployments()}
     assert told["owt-full"].startswith("**Time and cost**: 8 GPUs")
-    assert all("\n\n**Aims at**: " in words and words.endswith(".") for words in told.values())
+    for config, words in told.items():
+        assert words.endswith(".")
+        assert ("**What varies**: " if config.startswith("ablations/") else "\n\n**Aims at**: ") in words
+
+
+def test_a_configuration_with_a_sweep_runs_all_its_variants() -> None:
+    by_flow = {each.name: each.flow for each in shipped_deployments()}
+    assert by_flow["owt-full"] == by_flow["input-guidance"] == "elf"
+    assert by_flow["optimiser"] == by_flow["size"] == "elf-sweep"
 
 
 def test_nothing_up_is_said_and_changes_nothing(elf: Elf, tmp_path: Path) -> None:
@@ -336,6 +345,6 @@ def test_a_request_that_cannot_be_honoured_leaves_nothing_running(
 
 
 def test_the_flow_takes_the_names_of_all_stages_and_no_others() -> None:
-    from elf.flows.experiment import StageName  # not at the top: it takes seconds
+    from elf.flows.flow_parameters import StageName
 
     assert set(get_args(StageName)) == set(STAGES)
