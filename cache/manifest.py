@@ -21,6 +21,8 @@ T = TypeVar("T")
 FORMAT = 1
 MANIFEST = "manifest.json"
 AUX = "aux"
+SEAL = "digest"
+"""Field that digests all the others."""
 _HEX64 = re.compile(r"[0-9a-f]{64}")
 _XXH3 = re.compile(r"xxh3:[0-9a-f]{32}")
 _STAGE = re.compile(r"[a-z][a-z0-9_]*")
@@ -99,9 +101,13 @@ class Manifest:
         return sum(record.bytes for record in self.every_file.values())
 
     def to_json(self) -> str:
-        """Text of manifest.json, keys sorted. Raises CacheError where a value is not plain data."""
+        """Text of manifest.json, keys sorted, with a digest of all it says.
+
+        Raises CacheError where a value is not plain data.
+        """
         try:
             plain = {"format": FORMAT, **asdict(self)}
+            plain[SEAL] = seal(plain)
             return json.dumps(plain, indent=1, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n"
         except (TypeError, ValueError) as error:
             raise CacheError(
@@ -111,13 +117,16 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "Manifest":
-        """The manifest that `to_json` wrote. Raises Damaged, naming the field, on anything else."""
+        """The manifest that `to_json` wrote. Raises Damaged, naming the field, on anything else; of earlier versions'
+        manifests, which have no digest, it knows the payload's alone."""
         try:
             plain = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise Damaged(f"not JSON ({error})") from error
         names = [field.name for field in fields(cls)]
-        top = _object(plain, "the top level", ["format", *names])
+        top = dict(_mapping(plain, "the top level"))
+        sealed = top.pop(SEAL, None)
+        top = _object(top, "the top level", ["format", *names])
         if top["format"] != FORMAT:
             raise Damaged(f"field 'format' is {top['format']!r}, this version reads {FORMAT}")
         manifest = cls(
@@ -137,6 +146,8 @@ class Manifest:
             provenance=_provenance(top["provenance"]),
         )
         _check_places(manifest)
+        if sealed is not None and sealed != seal(top):
+            raise Damaged(f"what it says was changed: its digest is {sealed!r:.80}, and would be {seal(top)}")
         return manifest
 
 
@@ -149,6 +160,12 @@ def read_manifest(text: str | bytes, place: tuple[str, Fingerprint], *, where: o
     if manifest.place != place:
         raise Damaged(f"{where} belongs to {manifest.stage} {short(manifest.fingerprint)}. {cure}")
     return manifest
+
+
+def seal(plain: Mapping[str, JSON]) -> str:
+    """sha256 over what a manifest says, 64 hex, whatever the order and spacing of its text."""
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def merkle_root(files: Mapping[str, FileRecord]) -> str:

@@ -86,6 +86,26 @@ def test_no_bytes_but_a_manifest_pass(raw: bytes) -> None:
         Manifest.from_json(raw)
 
 
+def test_a_manifest_that_says_another_thing_is_refused(manifest: Manifest) -> None:
+    """What is well-formed and yet not what was written: another number among the facts, another host."""
+    for change in (
+        lambda m: m["facts"].update(rows=7),
+        lambda m: m["provenance"].update(host="elsewhere"),
+        lambda m: m["aux"]["aux/log.txt"].update(bytes=4),
+        lambda m: m.update(digest="0" * 64),
+    ):
+        plain = json.loads(manifest.to_json())
+        change(plain)
+        with pytest.raises(Damaged, match="what it says was changed"):
+            Manifest.from_json(json.dumps(plain))
+
+
+def test_a_manifest_of_an_earlier_version_has_no_digest(manifest: Manifest) -> None:
+    plain = json.loads(manifest.to_json())
+    del plain["digest"]
+    assert Manifest.from_json(json.dumps(plain)) == manifest
+
+
 def test_every_cut_of_a_manifest_is_refused(manifest: Manifest) -> None:
     text = manifest.to_json().rstrip()
     for end in range(0, len(text), 7):

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from damage import reword
 
 from elf.cache import exchange
 from elf.cache.errors import CacheError, Damaged, StoreBusy, Unwritable
@@ -136,12 +137,7 @@ def test_looking_without_building_leaves_nothing(store: Store, key: Fingerprint)
         (lambda p: (p / "manifest.json").write_text((p / "manifest.json").read_text()[:300]), "not JSON"),
         (lambda p: (p / "manifest.json").write_text(""), "not JSON"),
         (lambda p: (p / "manifest.json").unlink(), r"no manifest\.json"),
-        (
-            lambda p: (p / "manifest.json").write_text(
-                (p / "manifest.json").read_text().replace(p.name, "0" * 64)
-            ),
-            "belongs to encode 000000000000",
-        ),
+        (lambda p: reword(p / "manifest.json", p.name, "0" * 64), "belongs to encode 000000000000"),
     ],
 )
 def test_a_damaged_artifact_is_named_with_its_cure(

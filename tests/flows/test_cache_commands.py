@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from damage import flip
+from damage import flip, reword
 from encoded import make_encoded
 from stored import finished, half_build, key_of, link, listing, put
 
@@ -217,6 +217,9 @@ def test_verify_names_what_is_bad_and_ends_with_1(elf: Elf, tmp_path: Path) -> N
     assert elf("verify", "--sample", "99")[0] == elf("verify", made.manifest.fingerprint[:9])[0] == 1
     text = (made.path / "manifest.json").read_text()
     (made.path / "manifest.json").write_text(text.replace('"shard_bytes": 2500', '"shard_bytes": 2501'))
+    assert "what it says was changed" in elf("verify")[1]
+    (made.path / "manifest.json").write_text(text)
+    reword(made.path / "manifest.json", '"shard_bytes": 2500', '"shard_bytes": 2501')
     assert "does not say what its key is the hash of" in elf("verify")[1]
     (made.path / "manifest.json").write_text(text[:200])
     told = elf("verify", "--json")
@@ -249,10 +252,7 @@ def test_audit_and_stats_of_a_store(elf: Elf, tmp_path: Path) -> None:
     told = loaded(elf, "stats", key)
     assert told["training"]["std"] == pytest.approx(made.manifest.facts["std"])
     assert len(told["channels"]["std"]) == 32
-    text = (made.path / "manifest.json").read_text()
-    wrong = text.replace(f'"std": {made.manifest.facts["std"]}', '"std": 0.25')
-    assert wrong != text
-    (made.path / "manifest.json").write_text(wrong)
+    reword(made.path / "manifest.json", f'"std": {made.manifest.facts["std"]}', '"std": 0.25')
     code, _, err = elf("stats", key)
     assert code == 1
     assert "say mean" in err

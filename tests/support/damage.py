@@ -1,7 +1,10 @@
 """What can happen to a store of rows on a disk: each harm is done to shard 1 or to the description."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+
+from elf.cache.manifest import SEAL, seal
 
 
 def put(path: Path, raw: bytes) -> None:
@@ -18,6 +21,14 @@ def flip(path: Path, place: int = 5) -> None:
     raw = bytearray(path.read_bytes())
     raw[place] ^= 1
     put(path, bytes(raw))
+
+
+def reword(manifest: Path, old: str, new: str) -> None:
+    """Have a manifest say another thing, with the digest that goes with it."""
+    said = json.loads(manifest.read_text().replace(old, new))
+    right = seal({name: value for name, value in said.items() if name != SEAL})
+    assert right != said[SEAL], f"{manifest} does not say {old}"
+    put(manifest, json.dumps(said | {SEAL: right}).encode())
 
 
 SHARD = "c/1/0/0"
