@@ -53,7 +53,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	@grep -v $(if $(OWN_TORCH),-e '^torch==' -e '^numpy==',-e '^$$') constraints.txt > $(VENV)/constraints.txt
 	@$(BIN)/python -m pip install -q "$$(grep '^pip==' constraints.txt)"
 	@$(if $(TORCH_INDEX),$(INSTALL) --extra-index-url https://pypi.org/simple --index-url $(TORCH_INDEX) torch)
-	@$(INSTALL) -e .
+	@PYTHONWARNINGS=ignore $(INSTALL) -e .
 	@touch $@
 
 $(VENV)/developing: $(VENV)/installed

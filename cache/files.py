@@ -64,9 +64,23 @@ def _unwritable(path: Path, reason: str, cure: str) -> Unwritable:
     )
 
 
+def refuse_unwritable(folder: Path) -> None:
+    """Raise Unwritable where a file system or its owner lets nobody, or not us, write into `folder`, or where it would
+    lie."""
+    there = _nearest(folder)
+    if not os.access(there, os.W_OK):
+        closed = os.statvfs(there).f_flag & os.ST_RDONLY
+        raise _unwritable(folder, *_UNWRITABLE[errno.EROFS if closed else errno.EACCES])
+
+
 def free_bytes(path: Path) -> int:
     """Bytes an ordinary user may still write where `path` lies or would lie."""
-    return shutil.disk_usage(next(parent for parent in (path, *path.parents) if parent.exists())).free
+    return shutil.disk_usage(_nearest(path)).free
+
+
+def _nearest(path: Path) -> Path:
+    """It, or the folder nearest to it that there is."""
+    return next(parent for parent in (path, *path.parents) if parent.exists())
 
 
 def temporary_beside(path: Path) -> Path:

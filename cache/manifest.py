@@ -120,7 +120,7 @@ class Manifest:
         """The manifest that `to_json` wrote. Raises Damaged, naming the field, on anything else; of earlier versions'
         manifests, which have no digest, it knows the payload's alone."""
         try:
-            plain = json.loads(text)
+            plain = json.loads(text, parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as error:
             raise Damaged(f"not JSON ({error})") from error
         names = [field.name for field in fields(cls)]
@@ -172,6 +172,10 @@ def merkle_root(files: Mapping[str, FileRecord]) -> str:
     """sha256 over the payload's (path, bytes, digest), sorted by path: 64 hex, equal iff the bytes are."""
     lines = [[path, files[path].bytes, files[path].digest] for path in sorted(files)]
     return hashlib.sha256(json.dumps(lines, separators=(",", ":")).encode()).hexdigest()
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
 
 
 def _check_places(manifest: Manifest) -> None:

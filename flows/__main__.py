@@ -1,5 +1,22 @@
-"""``python -m elf.flows``: the command line, whatever is on the path."""
+"""The command ``elf``, and ``python -m elf.flows``."""
 
-from elf.flows.cli import main
+import os
+import signal
 
-main()
+
+def main() -> None:
+    """Entry of the command. Ctrl-C while it is loaded, a second or so, ends it in one line."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _leave)
+    from elf.flows.cli import main as run
+
+    run()
+
+
+def _leave(number: int, frame: object) -> None:
+    os.write(2, b"elf: interrupted\n")
+    os._exit(128 + number)
+
+
+if __name__ == "__main__":
+    main()

@@ -21,6 +21,7 @@ from elf.flows.deployments import (
     watch_for_dead_runs,
     workers_heard,
 )
+from elf.flows.flow_settling import settle_tasks
 from elf.flows.prefect_api import LOOPBACK, PrefectApi
 from elf.flows.service_address import page_of
 from elf.flows.service_choice import choose_server, refuse_another
@@ -53,6 +54,7 @@ def bring_up(*, host: str | None, port: int | None, database: str | None) -> Non
         count, new = deploy(api, folder.home)
         said.line(new > 0, "deployments", f"{count}, one for each shipped configuration")
         said.line(watch_for_dead_runs(api), "automation", "a flow run without heartbeats becomes Crashed")
+        settle_tasks(api)
         _worker_up(now, server, said)
         pointed = folder.point_to(server.api)
     said.how_to_go_on(server, pointed=pointed)
@@ -92,6 +94,10 @@ class Said:
 
     def line(self, new: bool, subject: str, words: str) -> None:
         self._line("[bold]started[/]" if new else "[green]there  [/]", subject, words)
+
+    def begins(self, subject: str, log: Path) -> None:
+        """What takes a while: on a busy machine a minute and more."""
+        self._line("[cyan]begins [/]", subject, f"what it says: {log}")
 
     def ended(self, subject: str, words: str) -> None:
         self._line("[bold]ended  [/]", subject, words)
@@ -185,6 +191,7 @@ def _server_up(now: _Now, host: str | None, port: int | None, database: str | No
     for address in chosen:
         server = start_server(now.folder, address, database)
         now.started(server=server)
+        said.begins("server", now.folder.server_log)
         try:
             wait_for_server(now.folder, server)
         except PortTaken:
@@ -212,6 +219,7 @@ def _worker_up(now: _Now, server: Server, said: Said) -> None:
     began = datetime.now(UTC)
     worker = start_worker(now.folder, server.api)
     now.started(worker=worker)
+    said.begins("worker", now.folder.worker_log)
     wait_for_worker(now.folder, worker, began)
     said.line(True, "worker", f"process {worker.process.pid}")
 

@@ -22,6 +22,7 @@ from elf.flows.terminal import make_console
 from elf.pipeline.wording import count_of, seconds_text
 
 SHOWN_RUNS = 5
+SHOWN_NAMES = 3
 _AT_WORK = ["RUNNING", "CANCELLING", "PENDING", "PAUSED"]
 
 
@@ -105,9 +106,9 @@ def _look_at_deployments(api: PrefectApi, folder: ServiceFolder) -> Line:
     elsewhere = sorted(name for name, place in there.items() if place != str(folder.home))
     missing = sorted(wanted - there.keys())
     if missing or elsewhere:
-        words = (
-            f"missing {', '.join(missing)}" if missing else f"{', '.join(elsewhere)} work in another folder"
-        )
+        which = missing or elsewhere
+        few = ", ".join(which[:SHOWN_NAMES]) + (", …" if len(which) > SHOWN_NAMES else "")
+        words = f"{len(which)} of {len(wanted)} {'missing' if missing else 'work in another folder'} ({few})"
         return Line("deployments", False, f"{words}; `elf up` makes them anew")
     return Line("deployments", True, f"{len(there)}, one for each shipped configuration")
 

@@ -35,9 +35,9 @@ from elf.stages.tracking import refuse_missing
 
 
 def name_run() -> str:
-    """``tiny``, ``tiny until train``: what a flow run is called in the UI."""
+    """``tiny``, ``mine until train``: what a flow run is called in the UI, after its experiment."""
     given: dict[str, Any] = dict(flow_run.parameters)
-    words = [str(given["config"])]
+    words = [str((given.get("overrides") or {}).get("name") or given["config"])]
     words += [f"{option} {given[option]}" for option in ("only", "until") if given.get(option)]
     if given.get("force"):
         words.append(f"force {' '.join(_listed(given['force']))}")

@@ -48,7 +48,8 @@ def telling(*, debug: bool) -> Iterator[None]:
     _arrived.clear()
     before = {number: signal.signal(number, _stop) for number in _STOPS}
     try:
-        yield
+        with _signals_first():
+            yield
     except Misconfigured as error:
         raise _end(MISUSED, str(error), debug=debug) from None
     except (Failed, CacheError) as error:
@@ -71,6 +72,16 @@ def telling(*, debug: bool) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def _signals_first() -> Iterator[None]:
+    """Where a signal arrived, an error is what a library made of its exception."""
+    try:
+        yield
+    except Exception:
+        heed_signals()
+        raise
 
 
 def complain(text: str) -> None:

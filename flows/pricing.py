@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from elf.cache.errors import Damaged
-from elf.cache.files import free_bytes
+from elf.cache.files import free_bytes, refuse_unwritable
 from elf.cache.manifest import JSON
 from elf.cache.store import Artifact
 from elf.flows.request import Request
@@ -27,7 +27,8 @@ def price(
 ) -> Request:
     """The request with a forecast for each of ``steps`` that will be built; nothing is measured for it.
 
-    Raises Failed where what is to be built or pulled cannot fit on the store's disk; ``warn`` hears of what may not.
+    Raises Failed where what is to be built or pulled cannot fit on the store's disk, ``warn`` hears of what may not;
+    Unwritable where nothing can be written there.
     """
     brought: dict[str, Artifact] = {}
 
@@ -54,6 +55,7 @@ def price(
     told = refuse_what_cannot_fit(room, request.store.root)
     if told is not None:
         warn(told)
+    refuse_unwritable(request.store.root)
     day = machine.speed.measured
     forecasts = {each.planned.step.name: _forecast(work.fresh(each.planned), day) for each in builds}
     plan = Plan(replace(each.step, forecast=forecasts.get(each.step.name, {})) for each in request.plan)

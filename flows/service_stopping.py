@@ -10,6 +10,7 @@ from typing import Any
 
 from elf.flows.background import Background, end, processes_with, wait_gone
 from elf.flows.deployments import POOL, workers_heard
+from elf.flows.flow_settling import settle_tasks
 from elf.flows.prefect_api import PrefectApi, Refused, Unreachable
 from elf.flows.service_folder import Server, ServiceFolder, Worker
 
@@ -45,6 +46,7 @@ def stop_worker(folder: ServiceFolder, worker: Worker | None, server: Server | N
         _tell_truth(
             api, runs, alone=not set(workers_heard(api)) - {worker.name if worker is not None else ""}
         )
+        settle_tasks(api)
     return len(runs)
 
 

@@ -110,15 +110,19 @@ def _write(path: Path, checkpoint: Checkpoint) -> None:
     fsync_tree(path)
 
 
-def newest(folder: Path, note: Callable[[str], None]) -> Checkpoint | None:
-    """The usable checkpoint of the most steps; None where none was ever finished. Says by ``note`` which it
-    skipped and why, and then removes unfinished ones. Raises Failed if there are checkpoints and none is usable:
-    a run with a past never begins again unasked."""
+def newest(
+    folder: Path, note: Callable[[str], None], prove_beside: Callable[[Mapping[str, JSON]], object]
+) -> Checkpoint | None:
+    """The usable checkpoint of the most steps; None where none was ever finished. ``prove_beside`` is given its state,
+    and raises Unusable where something else does not go with it. Says by ``note`` which it skipped and why, and then
+    removes unfinished ones. Raises Failed if there are checkpoints and none is usable: a run with a past never begins
+    again unasked."""
     skipped: list[str] = []
     for step in sorted(saved_steps(folder), reverse=True):
         path = folder / f"step_{step}"
         try:
             found = read(path)
+            prove_beside(found.state)
         except Unusable as reason:
             skipped.append(f"{path.name} {reason}")
             continue

@@ -38,6 +38,8 @@ class Source(Section):
 
     asset: Annotated[Asset, LINKED]
     format: Literal["auto", "text", "jsonl", "parquet"] = "auto"
+    documents: Literal["file", "paragraph", "line"] = "file"
+    """What a document is in plain text; blank lines part paragraphs. A row of jsonl or parquet is one by itself."""
     text: str = "text"
     """Column with the text of a document (jsonl, parquet); unused for pairs."""
     source: str | None = None

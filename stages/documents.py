@@ -1,6 +1,6 @@
 """Documents out of a fetched corpus: one stream, in one order, whatever the files are.
 
-* ``text``: one document per file (a corpus of lines or paragraphs belongs in JSON lines); id = file name.
+* ``text``: a document is a file, a paragraph or a line of it, as ``source.documents`` says; a file's id is its name.
 * ``jsonl``: one record per line, strict JSON in UTF-8.
 * ``parquet``: one record per row, read row group by row group.
 
@@ -18,6 +18,7 @@ from typing import Any
 from elf.pipeline.errors import Failed
 from elf.stages.assets import list_files
 from elf.stages.config import Source
+from elf.stages.plain_text import BOM, divide
 
 OTHER_SPLIT = "in the other split"
 _SUFFIXES = {
@@ -25,7 +26,6 @@ _SUFFIXES = {
     ".jsonl": "jsonl", ".ndjson": "jsonl",
     ".parquet": "parquet",
 }  # fmt: skip
-_BOM = b"\xef\xbb\xbf"
 _KINDS = {bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
 
 
@@ -212,21 +212,26 @@ def _kind(value: object) -> str:
 
 
 def _read_text(corpus: Corpus, name: str, path: Path) -> Iterator[tuple[int, Any]]:
-    raw = path.read_bytes().removeprefix(_BOM)
-    try:
-        text = raw.decode()
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        yield line, _Unusable("not UTF-8", f" (byte {raw[error.start]:#04x} at offset {error.start})")
-        return
-    names = {column: text for _, column in corpus.columns()}
-    yield 1, {**names, corpus.source.id or "id": name}
+    unit = corpus.source.documents
+    for place, raw in divide(path, unit):
+        try:
+            text = raw.decode()
+        except UnicodeDecodeError as error:
+            line = place + raw.count(b"\n", 0, error.start)
+            within = "" if unit == "file" else f" of the {unit}"
+            yield (
+                line,
+                _Unusable("not UTF-8", f" (byte {raw[error.start]:#04x} at offset {error.start}{within})"),
+            )
+            continue
+        names = {column: text for _, column in corpus.columns()}
+        yield place, {**names, corpus.source.id or "id": name} if unit == "file" else names
 
 
 def _read_jsonl(corpus: Corpus, name: str, path: Path) -> Iterator[tuple[int, Any]]:
     with path.open("rb") as stream:
         for place, line in enumerate(stream, 1):
-            raw = line.removeprefix(_BOM) if place == 1 else line
+            raw = line.removeprefix(BOM) if place == 1 else line
             if raw.strip():
                 yield place, _record(raw)
 

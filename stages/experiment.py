@@ -71,13 +71,21 @@ class ReportStep(Section):
 
 
 FETCH = StageSpec("fetch", Located, "elf.stages.fetch:run", (), version=1)
-TOKENIZER = StageSpec("tokenizer", TokenizerStep, "elf.stages.tokenizer:run", ("documents",), version=1)
+TOKENIZER = StageSpec(
+    "tokenizer",
+    TokenizerStep,
+    "elf.stages.tokenizer:run",
+    ("documents",),
+    version=1,
+    neutral={"data.documents": "file"},
+)
 TOKENIZE = StageSpec(
     "tokenize",
     TokenizeStep,
     "elf.stages.tokenization:run",
     ("documents", "tokenizer", "vocabulary?"),
     version=1,
+    neutral={"data.documents": "file"},
 )
 PRETRAIN = StageSpec("pretrain", Pretrain, "elf.stages.pretrain:run", ("tokens",), version=1)
 ENCODE = StageSpec("encode", Encode, "elf.stages.encode:run", ("tokens", "encoder"), version=1)

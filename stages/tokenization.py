@@ -199,6 +199,12 @@ def _count_outside(vocabulary: Vocabulary, used: np.ndarray) -> int:
 
 def _check(counts: Counts, packer: Packer, corpus: Corpus, section: "TokenizeStep") -> None:
     total = counts.total()
+    if not total.documents and total.other_split:
+        raise Failed(
+            f"{corpus.shown} has no document for the {section.split} split: none of its {total.other_split:,} was "
+            "chosen for it, and a document is never cut in two. Have plain text divided (documents: paragraph, or "
+            "line, in the data section), give the split a file of its own, or change data.holdout."
+        )
     if not counts.rows:
         raise Failed(
             f"{corpus.shown} gave no row for the {section.split} split: {total.documents:,} documents "

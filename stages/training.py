@@ -36,7 +36,7 @@ from elf.stages.team import Team
 from elf.stages.train_settings import Optim, Training
 from elf.stages.trained import CARD
 from elf.stages.training_inputs import open_feed
-from elf.stages.training_metrics import METRICS, Journal, summarise
+from elf.stages.training_metrics import BYTES, METRICS, Journal, prove_metrics, summarise
 from elf.stages.training_state import TrainingState
 from elf.stages.watching import open_watch
 
@@ -108,7 +108,7 @@ def learn(
             # What is kept of it
             stopping = stops > 0 and not done
             if done or stopping or state.step % section.save_every == 0:
-                save(state, saver, watch.journal, team)
+                save(state, saver, watch.journal, team, done=done)
             ended = time.perf_counter()
             watch.time(state.step, seconds=stepped - began, waited=arrived - began, beside=ended - stepped)
             began = ended
@@ -170,22 +170,27 @@ def measure(heldout: Heldout, objective: Objective, state: TrainingState) -> dic
 
 def resume(state: TrainingState, folder: Path, team: Team, context: StageContext) -> int:
     """Load the newest usable checkpoint on every process; how many bytes of metrics belong to it."""
-    found = checkpoints.newest(folder, context.progress.note) if team.writes else None
+    out = context.out
+    found = None
+    if team.writes:
+        found = checkpoints.newest(folder, context.progress.note, lambda state: prove_metrics(out, state))
     step = team.share(None if found is None else found.step)
     if step is None:
         return 0
     found = found or checkpoints.read(folder / f"step_{step}")
     state.load(found, source=folder / f"step_{step}")
     context.progress.note(f"Going on after step {step}.")
-    kept = found.state["metrics_bytes"]
+    kept = found.state[BYTES]
     assert isinstance(kept, int)
     return kept
 
 
-def save(state: TrainingState, saver: Saver, journal: Journal, team: Team) -> None:
-    """Have a checkpoint written, once the losses up to it are on the disk."""
+def save(state: TrainingState, saver: Saver, journal: Journal, team: Team, *, done: bool = False) -> None:
+    """Have a checkpoint written, once the losses up to it are on the disk. That of a run that is ``done`` lies in an
+    artifact, whose manifest digests the losses."""
     if team.writes:
-        saver.save(state.checkpoint({"metrics_bytes": journal.sync()}))
+        told = journal.sync()
+        saver.save(state.checkpoint({BYTES: told[BYTES]} if done else told))
 
 
 def stop(state: TrainingState, saver: Saver, journal: Journal, team: Team, length: Length) -> Interrupted:

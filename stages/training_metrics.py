@@ -1,7 +1,7 @@
 """``metrics.jsonl``: one line a step, and one per held-out measurement; what steps determine, never what clocks say.
 
-A checkpoint remembers how many bytes there were; a resumed run cuts the file back to them, so that the finished
-file equals that of a run that was never stopped. Clock readings go to ``aux/timing.jsonl``, which is only
+A checkpoint remembers how many bytes there were, and their digest; a resumed run cuts the file back to them, so that
+the finished file equals that of a run that was never stopped. Clock readings go to ``aux/timing.jsonl``, which is only
 added to.
 """
 
@@ -12,31 +12,27 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
+import xxhash
+
 from elf.cache.files import writing
 from elf.cache.manifest import JSON
-from elf.pipeline.errors import Failed
+from elf.stages.checkpoint import Unusable
 from elf.stages.pace import TIMING
 from elf.stages.tally import BY_LEVEL, counts_of
 
 METRICS = "metrics.jsonl"
+BYTES, DIGEST = "metrics_bytes", "metrics_digest"
+"""What a checkpoint knows of the metrics."""
 
 
 class Journal:
-    """The two files of a run. ``keep`` bytes of ``out/metrics.jsonl`` are kept and the rest is cut off; ``aux``
-    gets ``timing.jsonl``. With ``writes`` false nothing is touched: that process is not the one that writes.
-
-    Raises Failed where the file is shorter than ``keep``: lines of finished steps were lost.
-    """
+    """The two files of a run. ``keep`` bytes of ``out/metrics.jsonl`` are kept, as many as ``prove_metrics`` says, and
+    the rest is cut off; ``aux`` gets ``timing.jsonl``. With ``writes`` false nothing is touched: that process is not
+    the one that writes."""
 
     def __init__(self, out: Path, aux: Path, *, keep: int, writes: bool = True) -> None:
         self.path = out / METRICS if writes else Path(os.devnull)
-        have = self.path.stat().st_size if self.path.exists() else 0
-        if writes and have < keep:
-            raise Failed(
-                f"{self.path} holds {have} bytes, but the checkpoint to go on from was saved when it held {keep}: "
-                "lines of finished steps are lost. Put the file back, or delete the checkpoints beside it to "
-                "train from step 0."
-            )
+        self._digest = _digest(self.path, keep if writes else 0)
         with writing(self.path):
             self._metrics = self.path.open("ab")
             if writes:
@@ -52,9 +48,11 @@ class Journal:
 
     def write(self, line: Mapping[str, JSON]) -> None:
         """Append a line of metrics: sorted keys, refused (ValueError) if a number is not finite."""
+        text = json.dumps(line, sort_keys=True, allow_nan=False).encode() + b"\n"
         with writing(self.path):
-            self._metrics.write(json.dumps(line, sort_keys=True, allow_nan=False).encode() + b"\n")
+            self._metrics.write(text)
             self._metrics.flush()
+        self._digest.update(text)
 
     def time(self, step: int, *, seconds: float, waited: float, **rest: float) -> None:
         """Append how long a step took and how long of it was waiting for its rows, and what else clocks say."""
@@ -62,12 +60,36 @@ class Journal:
         with writing(self.path):
             self._timing.write(json.dumps(line) + "\n")
 
-    def sync(self) -> int:
-        """Bring the metrics to the disk; how many bytes there are."""
+    def sync(self) -> dict[str, JSON]:
+        """Bring the metrics to the disk; for a checkpoint, how many bytes there are and their digest."""
         with writing(self.path):
             if self.path.is_file():
                 os.fsync(self._metrics.fileno())
-        return self._metrics.tell()
+        return {BYTES: self._metrics.tell(), DIGEST: self._digest.hexdigest()}
+
+
+def prove_metrics(out: Path, state: Mapping[str, JSON]) -> int:
+    """How many bytes of the metrics in ``out`` belong to a checkpoint with this ``state``. Raises Unusable where they
+    are not what they were when it was saved; the checkpoint that ends a run leaves that to the manifest."""
+    path, keep = out / METRICS, state[BYTES]
+    assert isinstance(keep, int)
+    have = path.stat().st_size if path.exists() else 0
+    if have < keep:
+        raise Unusable(f"was saved when {METRICS} held {keep} bytes, and it holds {have}")
+    if DIGEST in state and _digest(path, keep).hexdigest() != state[DIGEST]:
+        raise Unusable(f"was saved when the first {keep} bytes of {METRICS} were others")
+    return keep
+
+
+def _digest(path: Path, length: int) -> xxhash.xxh3_128:
+    """Of the first bytes of a file."""
+    state = xxhash.xxh3_128()
+    if length:
+        with path.open("rb") as file:
+            while length and (block := file.read(min(length, 2**20))):
+                state.update(block)
+                length -= len(block)
+    return state
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:

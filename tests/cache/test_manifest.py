@@ -100,6 +100,15 @@ def test_a_manifest_that_says_another_thing_is_refused(manifest: Manifest) -> No
             Manifest.from_json(json.dumps(plain))
 
 
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+def test_what_is_no_number_is_refused(manifest: Manifest, number: str) -> None:
+    plain = json.loads(manifest.to_json())
+    del plain["digest"]
+    plain["provenance"]["seconds"] = float(number.replace("Infinity", "inf"))
+    with pytest.raises(Damaged, match=f"{number} is no number"):
+        Manifest.from_json(json.dumps(plain))
+
+
 def test_a_manifest_of_an_earlier_version_has_no_digest(manifest: Manifest) -> None:
     plain = json.loads(manifest.to_json())
     del plain["digest"]

@@ -18,6 +18,7 @@ from commands import call, contents, copy_store, half_made
 from prefect_service import Service, serving, wait_until
 
 from elf.flows.deployments import watch_for_dead_runs
+from elf.flows.flow_settling import settle_tasks
 from elf.flows.prefect_api import PrefectApi
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -161,6 +162,8 @@ def test_a_killed_worker_takes_its_runs_along(service: Service, whole: Path, to_
     service.worker.wait(60)
     all_gone(run)
     assert ended(service, run) == "Crashed"
+    settle_tasks(PrefectApi(service.api))
+    states_become(service, run, {"Cached", "Crashed"})
     service.worker = None
     service.start_worker()
     goes_on(service, run, whole, to_train)

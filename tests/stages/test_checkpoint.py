@@ -21,7 +21,7 @@ def made(step: int) -> Checkpoint:
 
 def resume(folder: Path) -> tuple[int | None, list[str]]:
     notes: list[str] = []
-    found = newest(folder, notes.append)
+    found = newest(folder, notes.append, dict)
     return (None if found is None else found.step), notes
 
 
@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_what_is_saved_is_read(folder: Path) -> None:
-    found = newest(folder, pytest.fail)
+    found = newest(folder, pytest.fail, dict)
     assert found is not None
     assert found.step == 200
     assert found.state == {"tokens": 6400, "step": 200}

@@ -202,3 +202,28 @@ def test_a_share_is_chosen_by_text_and_splits_like_the_whole() -> None:
         assert sum(told) == (each in read)
         if each in read:
             assert told[0] == chosen(each, "train", 0.25)
+
+
+def test_plain_text_is_divided_as_asked(tmp_path: Path) -> None:
+    raw = "\ufeff\n  one\r\nand two\r\n \t\r\n\r\nthree\n\n\n four"
+    (tmp_path / "a.txt").write_bytes(raw.encode())
+    assert texts(tmp_path) == [raw.removeprefix("\ufeff")]
+    assert texts(tmp_path, documents="paragraph") == ["  one\r\nand two", "three", " four"]
+    assert texts(tmp_path, documents="line") == ["  one", "and two", "three", " four"]
+
+
+def test_divided_text_is_named_by_its_first_line(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\n\ntwo\nand more\n\nthree\n")
+    found = read(tmp_path, documents="paragraph")
+    assert [(each.id, each.place) for each in found if isinstance(each, Document)] == [
+        ("a.txt:1", 1),
+        ("a.txt:3", 3),
+        ("a.txt:6", 6),
+    ]
+
+
+def test_a_bad_paragraph_is_skipped_alone(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"one\n\ntwo\ncaf\xe9\n\nthree\n")
+    with pytest.raises(Failed, match=r"a\.txt, line 4: not UTF-8 \(byte 0xe9 at offset 7 of the paragraph\)"):
+        texts(tmp_path, documents="paragraph")
+    assert texts(tmp_path, documents="paragraph", on_bad="skip") == ["one", "three"]

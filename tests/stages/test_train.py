@@ -368,7 +368,7 @@ def test_a_run_with_a_past_does_not_begin_again(corpus: Corpus, worker: Server, 
     assert "delete that folder to train from step 0" in told
 
 
-@pytest.mark.parametrize("damaged", ["cut", "gone", "empty", "no files"])
+@pytest.mark.parametrize("damaged", ["cut", "gone", "empty", "no files", "losses"])
 def test_a_run_goes_on_from_the_newest_whole_checkpoint_and_says_what_it_skipped(
     corpus: Corpus, worker: Server, tmp_path: Path, damaged: str
 ) -> None:
@@ -387,6 +387,13 @@ def test_a_run_goes_on_from_the_newest_whole_checkpoint_and_says_what_it_skipped
         optimizer.unlink()
     elif damaged == "empty":
         optimizer.write_bytes(b"")
+    elif damaged == "losses":  # one digit of the line that this checkpoint has and the one before has not
+        metrics = out / "metrics.jsonl"
+        told = json.loads((newest / "state.json").read_text())["metrics_bytes"]
+        raw = bytearray(metrics.read_bytes())
+        place = next(place for place in range(told - 1, 0, -1) if chr(raw[place]).isdigit())
+        raw[place] ^= 1
+        metrics.write_bytes(raw)
     else:
         shutil.rmtree(newest)
         newest.mkdir()

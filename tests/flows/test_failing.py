@@ -1,0 +1,42 @@
+"""How a command ends: whoever is told to stop says so, whatever a library makes of it."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from elf.flows.failing import Ended, telling
+from elf.pipeline.errors import Failed, Misconfigured
+
+
+@pytest.mark.parametrize(("number", "code", "word"), [(2, 130, "interrupted"), (15, 143, "terminated")])
+@pytest.mark.parametrize("error", [Misconfigured, Failed, KeyError])
+def test_a_signal_that_a_library_takes_for_an_error(
+    number: int, code: int, word: str, error: type[Exception], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def swallow() -> None:
+        try:
+            signal.raise_signal(number)
+        except BaseException:
+            raise error("the file is no YAML") from None
+
+    with pytest.raises(Ended) as ended, telling(debug=False):
+        swallow()
+    assert ended.value.code == code
+    assert capsys.readouterr().err == f"elf: {word}; the same command goes on\n"
+
+
+ENTRY = """
+import signal, sys, types
+loading = types.ModuleType("elf.flows.cli")
+loading.__getattr__ = lambda name: signal.raise_signal(signal.SIGINT)
+sys.modules["elf.flows.cli"] = loading
+from elf.flows.__main__ import main
+main()
+"""
+
+
+def test_an_interrupt_while_the_command_is_loaded_is_one_line() -> None:
+    done = subprocess.run([sys.executable, "-c", ENTRY], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "elf: interrupted\n")
