@@ -154,6 +154,19 @@ def show(
 
 
 @app.command()
+def ledger(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Names that `elf runs` lists.")],
+    json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Tell what runs cost: tokens, operations, seconds."""
+    with telling(debug=debug):
+        from elf.flows.commands_ledger import show_ledger
+
+        show_ledger(runs, as_json=json)
+
+
+@app.command()
 def doctor(store: StorePath = None, json: AsJson = False, debug: Debug = False) -> None:
     """Check this machine, line by line, with cures."""
     with telling(debug=debug):

@@ -1,6 +1,7 @@
 """Where tensors are computed, and whether a compiler is there for it."""
 
 import os
+import platform
 import shutil
 import sysconfig
 from importlib.util import find_spec
@@ -8,9 +9,11 @@ from pathlib import Path
 
 import torch
 
+from elf.pipeline.devices import Devices
 from elf.pipeline.errors import Failed
 from elf.pipeline.progress import Progress
 from elf.stages.compute import Compile
+from elf.stages.memory import cores
 
 
 def choose_device(wanted: str) -> str:
@@ -23,6 +26,22 @@ def choose_device(wanted: str) -> str:
             "build of torch where there is a GPU."
         )
     return wanted
+
+
+def describe_devices(device: str, *, processes: int = 1, hosts: int = 1) -> Devices:
+    """What so many processes compute on: of `cuda` a GPU each, of `cpu` all cores of their hosts."""
+    if device == "cuda":
+        return Devices("cuda", torch.cuda.get_device_name(), processes, processes, cores())
+    return Devices("cpu", _processor(), hosts, processes, cores())
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, "") or platform.machine()
 
 
 def choose_compile(wanted: Compile, device: str, progress: Progress) -> bool:

@@ -18,9 +18,11 @@ from elf.cache.files import remove_strays, remove_tree, write_atomic
 from elf.cache.manifest import JSON
 from elf.cache.parts import ShardRecord
 from elf.cache.shards import finalise, write_metadata
+from elf.pipeline.devices import note_devices
 from elf.pipeline.errors import Failed
 from elf.pipeline.stage import Compute, StageContext
 from elf.stages.config import Encode
+from elf.stages.devices import describe_devices
 from elf.stages.encoder import EncoderInfo
 from elf.stages.encoding import (
     MOMENTS,
@@ -143,6 +145,8 @@ def _do(
     workers = min(wanted, len(todo))
     if not todo:
         return
+    if compute.scheduler is None:
+        note_devices(job.out, describe_devices(job.device, processes=workers))
     if compute.scheduler is None and workers == 1:
         for part in todo:
             encode_part(job, part, advance)

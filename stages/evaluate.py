@@ -16,10 +16,12 @@ import numpy as np
 
 from elf.cache.files import make_folder, remove_at_once, write_atomic
 from elf.cache.manifest import JSON
+from elf.pipeline.devices import note_devices
 from elf.pipeline.errors import Failed
 from elf.pipeline.stage import StageContext
 from elf.stages.config import Evaluate
 from elf.stages.copies import CopySearch, stream_documents
+from elf.stages.devices import choose_device, describe_devices
 from elf.stages.json_files import read_json
 from elf.stages.judge import Judge
 from elf.stages.judging import judge_facts, judge_texts, open_judge
@@ -59,6 +61,7 @@ def run(section: Evaluate, context: StageContext) -> Mapping[str, JSON]:
     if section.judge is not None:
         if "judge" not in context.inputs:
             raise Failed("evaluate.judge is set but no judge was fetched; give the step its input 'judge'.")
+        note_devices(context.out, describe_devices(choose_device(context.compute.device)))
         judge = open_judge(section.judge, context.inputs["judge"], context.compute.device)
         facts = judge_facts(section.judge, judge, context.inputs["judge"])
         rows = context.compute.batch

@@ -93,8 +93,10 @@ def last_step(aux: Path) -> int:
 
 
 def flops_text(number: float) -> str:
-    """``0.277 GFLOP``, ``389 TFLOP``."""
-    size, unit = next((size, unit) for size, unit in ((1e15, "P"), (1e12, "T"), (0.0, "G")) if number >= size)
+    """``0.277 GFLOP``, ``389 TFLOP``, ``41.2 EFLOP``."""
+    sizes = ((999.5e15, "E"), (1e15, "P"), (1e12, "T"), (0.0, "G"))
+    size, unit = next((size, unit) for size, unit in sizes if number >= size)
+    size = 1e18 if unit == "E" else size
     return f"{number / (size or 1e9):.3g} {unit}FLOP"
 
 

@@ -26,10 +26,11 @@ from transformers.utils.logging import disable_progress_bar
 
 from elf.cache.files import remove_strays, write_atomic
 from elf.cache.manifest import JSON
+from elf.pipeline.devices import note_devices
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.stage import StageContext
 from elf.stages.config import Pretrain
-from elf.stages.devices import choose_device
+from elf.stages.devices import choose_device, describe_devices
 from elf.stages.memory import keep_freed_memory, set_threads
 from elf.stages.order import Order
 from elf.stages.rows import TokenRows
@@ -56,6 +57,7 @@ def run(section: Pretrain, context: StageContext) -> Mapping[str, JSON]:
     if device == "cpu":
         keep_freed_memory()
     set_threads(context.compute.threads)
+    note_devices(context.out, describe_devices(device))
     corpus = Corpus.open(context.inputs["tokens"].path, section)
     trainer = Trainer(section, corpus, context.out, torch.device(device))
     with ExitStack() as stack:

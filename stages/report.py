@@ -13,6 +13,8 @@ from elf.stages.curves import read_curves, read_levels
 from elf.stages.experiment import ReportStep
 from elf.stages.galleries import FOLDED, galleries, learned, looks, per_text
 from elf.stages.json_files import read_json
+from elf.stages.ledger import LEFT_OUT, ledger_of
+from elf.stages.ledger_text import rows_of_ledger, sentences
 from elf.stages.pace import read_pace
 from elf.stages.page import NAME, Page, render, say_count
 from elf.stages.plane import Scored, make_plane
@@ -77,6 +79,7 @@ def compose(section: ReportStep, inputs: Mapping[str, Artifact]) -> Page:
     aux = inputs["train"].path / "aux"
     viewers = make_viewers({name: inputs[f"samples/{name}"].path for name in settings})
     nodes = lineage.trace({call(role): inputs[role] for role in sorted(inputs, key=reading_order)})
+    ledger = ledger_of(nodes)
     html = render(
         TEMPLATE,
         title=section.report.title or section.experiment,
@@ -101,6 +104,8 @@ def compose(section: ReportStep, inputs: Mapping[str, Artifact]) -> Page:
         gutter=lineage.GUTTER,
         row=lineage.ROW,
         dot=lineage.DOT,
+        cost=list(rows_of_ledger(ledger)),
+        cost_told=[*sentences(ledger), LEFT_OUT],
         reckoned=reckon(nodes),
         basis=basis(nodes),
         configs=configurations(nodes),

@@ -21,11 +21,12 @@ import torch
 
 from elf.cache.files import make_folder, remove_at_once, write_atomic
 from elf.cache.manifest import JSON
+from elf.pipeline.devices import note_devices
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.stage import Compute, StageContext
 from elf.stages.compute import SampleCompute
 from elf.stages.config import Sample
-from elf.stages.devices import choose_compile
+from elf.stages.devices import choose_compile, describe_devices
 from elf.stages.following import follow
 from elf.stages.latents import open_latents
 from elf.stages.memory import keep_freed_memory
@@ -48,6 +49,8 @@ def run(section: Sample, context: StageContext) -> Mapping[str, JSON]:
     """Sample every seed of one setting; the facts are the first process's."""
     keep_freed_memory()
     team = join(context.compute)
+    if not context.compute.several:  # those that were launched are told of already
+        note_devices(context.out, describe_devices(team.device.type))
     sampling, rows = prepare(section, context, team.device)
     count = section.count if sampling.sources is None else rows.rows
     if section.trajectories > count:

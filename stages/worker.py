@@ -19,11 +19,13 @@ from elf.cache.files import filling, write_atomic
 from elf.cache.manifest import MANIFEST, Manifest
 from elf.cache.redaction import redact
 from elf.cache.store import Artifact
+from elf.pipeline.devices import Devices, note_devices
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.progress import Bar, Progress
 from elf.pipeline.replay import ChildProgress
 from elf.pipeline.section import Section
 from elf.pipeline.stage import Compute, StageContext, Unbuilt
+from elf.stages.devices import choose_device, describe_devices
 from elf.stages.stopping import EXIT_CODE, Interrupted
 
 
@@ -48,6 +50,8 @@ def main(path: Path) -> int:
     context = _context(job, ChildProgress(Path(job["events"])) if speaks else _Silence())
     try:
         with filling(context.out):
+            if speaks:
+                note_devices(context.out, _devices(context))
             facts = _find(job["entry"])(_section(job["section"]), context)
     except (Failed, CacheError, Misconfigured) as error:
         # Any rank may be the one that knows: rows are read where they are used.
@@ -72,6 +76,13 @@ def _context(job: dict[str, Any], progress: Progress) -> StageContext:
         progress=progress,
         unbuilt={role: _unbuilt(each) for role, each in job["unbuilt"].items()},
     )
+
+
+def _devices(context: StageContext) -> Devices:
+    """Of all processes that were launched with this one."""
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    hosts = max(1, processes // int(os.environ.get("LOCAL_WORLD_SIZE", str(processes))))
+    return describe_devices(choose_device(context.compute.device), processes=processes, hosts=hosts)
 
 
 def _unbuilt(plain: dict[str, Any]) -> Unbuilt:

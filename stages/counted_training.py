@@ -1,0 +1,139 @@
+"""Operations of training and of distillation, from what their steps were counted to be (``metrics.jsonl``).
+
+A step's rows all go forward and back. How many of them were decode rows is counted where every position of a row
+counts; which of the others were self-conditioned is drawn and not kept, so their share stands for them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from elf.stages.counted import Counted, Lineage, Network, Part, Untold, fact, read_network, setting, whole
+from elf.stages.counted_encoder import encoder_shape
+from elf.stages.lineage import Node
+from elf.stages.model.flops import Flops, forward_flops
+from elf.stages.tally import counts_of
+from elf.stages.training_metrics import METRICS, read_metrics
+
+BACKWARD = 3.0
+"""Forward and backward together, in forwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of all steps; ``decode`` and ``denoise`` among them, counted if ``exact``. ``looks``: measurements of the
+    held-out rows, each with two sets of weights."""
+
+    steps: int
+    decode: float
+    denoise: float
+    exact: bool
+    looks: int
+
+
+def count_training(node: Node, lineage: Lineage) -> Counted:
+    """Of a train step. Raises Untold."""
+    assert node.folder is not None
+    network = read_network(node.folder)
+    model, objective = network.model, network.objective
+    rows = count_rows(node, network)
+    one = forward_flops(model, model.length, self_condition=objective.self_condition > 0)
+    again = rows.denoise * objective.self_condition
+    drawn = 0.0 < objective.self_condition < 1.0
+    if model.dropout > 0 and objective.self_condition > 0:  # two more passes on every row
+        again, drawn = 2.0 * rows.steps, False
+    parts = [
+        Part("gradient passes", rows.steps, _both_ways(rows, one), rows.exact),
+        Part("self-condition", again, again * one.forward, rows.exact and not drawn),
+        *_heldout(node, lineage, rows, _row_of_a_look(network, one)),
+        *_live_encoder(node, lineage, network, rows),
+    ]
+    return Counted(fact(node, "tokens"), tuple(part for part in parts if part.rows))
+
+
+def count_distillation(node: Node, lineage: Lineage) -> Counted:
+    """Of a round. Raises Untold."""
+    assert node.folder is not None
+    network = read_network(node.folder)
+    rows, one = count_rows(node, network), forward_flops(network.model, network.model.length)
+    called = fact(node, "teacher_rows")
+    share = called / rows.steps  # calls a row, on average
+    decode = rows.decode / rows.steps
+    look = (1.0 + share) * (one.trunk + one.attention + one.flow_head) + decode * one.decode_head
+    parts = [
+        Part("gradient passes", rows.steps, _both_ways(rows, one), rows.exact),
+        Part("teacher", called, called * one.forward, True),
+        *_heldout(node, lineage, rows, look, more=1),
+        *_live_encoder(node, lineage, network, rows),
+    ]
+    return Counted(fact(node, "tokens"), tuple(part for part in parts if part.rows))
+
+
+def count_rows(node: Node, network: Network) -> Rows:
+    """What steps and measurements there were. Raises Untold where the lines are gone."""
+    assert node.folder is not None
+    made = fact(node, "steps") * whole(setting(node, "batch"), "its settings have no batch")
+    decoded, denoised, looks = _counts(node.folder / METRICS)
+    if not decoded + denoised:
+        raise Untold("its metrics.jsonl counts no rows")
+    # Distillation counts rows; training positions, all of a row's where rows have no padding that does not count.
+    per_row = (decoded + denoised) / made
+    exact = per_row in (1, network.model.length)
+    return Rows(made, decoded / per_row, denoised / per_row, exact, looks)
+
+
+def _counts(path: Path) -> tuple[float, float, int]:
+    decoded = denoised = 0.0
+    looks = 0
+    try:
+        for line in read_metrics(path):
+            if "heldout_loss" in line:
+                looks += 1
+            else:
+                one = counts_of(line)
+                decoded, denoised = decoded + one[0], denoised + one[1]
+    except (OSError, ValueError, KeyError) as error:
+        raise Untold("its metrics.jsonl cannot be read") from error
+    return decoded, denoised, looks
+
+
+def _both_ways(rows: Rows, one: Flops) -> float:
+    """Forward and backward: the trunk on every row, each head on its own."""
+    heads = rows.denoise * one.flow_head + rows.decode * one.decode_head
+    return BACKWARD * (rows.steps * (one.trunk + one.attention) + heads)
+
+
+def _row_of_a_look(network: Network, one: Flops) -> float:
+    """A held-out row, on average over the draws; without dropout, which measurements have none of."""
+    objective = network.objective
+    again = (1.0 - objective.decode_share) * objective.self_condition
+    heads = (1.0 - objective.decode_share + again) * one.flow_head + objective.decode_share * one.decode_head
+    return (1.0 + again) * (one.trunk + one.attention) + heads
+
+
+def _heldout(node: Node, lineage: Lineage, rows: Rows, a_row: float, more: int = 0) -> Iterator[Part]:
+    """``more`` measurements besides those that were written down."""
+    tokens = lineage.above(node, "heldout_tokens")
+    if not rows.looks or tokens is None:
+        return
+    each = min(whole(setting(node, "heldout", "rows"), "it does not say how many"), fact(tokens, "rows"))
+    looked = (2 * rows.looks + more) * each
+    yield Part("held-out", looked, looked * a_row, False)
+
+
+def _live_encoder(node: Node, lineage: Lineage, network: Network, rows: Rows) -> Iterator[Part]:
+    """The encoder's passes where nothing was stored of them."""
+    latents = lineage.above(node, "latents")
+    if latents is None or latents.stored:
+        return
+    tokens = lineage.above(latents, "tokens")
+    source = None if tokens is None else setting(tokens, "tokenize", "max_source")
+    length = network.model.length
+    positions, exact = float(length), True
+    if source is not None:  # a row whose condition is dropped is encoded once, the others in two parts
+        positions += (1.0 - network.objective.condition_dropout) * source
+        exact = network.objective.condition_dropout == 0
+    flops = encoder_shape(latents, lineage).flops(length)
+    yield Part(
+        "encoder beside the steps", rows.steps, rows.steps * positions * flops, exact and source is None
+    )
