@@ -245,6 +245,26 @@ def compare(
 
 
 @app.command()
+def table(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="One of those that are listed without it.")
+    ] = None,
+    set_: Set = None,
+    store: StorePath = None,
+    json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Set a table of the paper beside ours, with what is missing."""
+    with telling(debug=debug):
+        from elf.flows.commands_table import list_tables, show_table
+
+        if name is None:
+            list_tables(as_json=json)
+        else:
+            show_table(name, set_ or (), store, as_json=json)
+
+
+@app.command()
 def report(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Names that `elf runs` lists.")],
     out: Annotated[

@@ -154,4 +154,24 @@ XSUM = Published(
         ("SeqDiffuSeq", (19.3, 1.7, 14.1)),
     ),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTokens:
+    """What a method was trained on: tokens of the documents times epochs, and, where it was counted so too, rows times
+    their length."""
+
+    method: str
+    by_documents: float
+    by_rows: float | None = None
+
+
+TRAINED: tuple[PublishedTokens, ...] = (
+    PublishedTokens("ELF-B", 45.2e9, 49.9e9),
+    PublishedTokens("MDLM", 524.3e9),
+    PublishedTokens("Duo", 524.3e9),
+    PublishedTokens("FLM", 524.3e9),
+    PublishedTokens("LangFlow", 524.3e9),
+)
+"""On OpenWebText. ELF-B: five epochs of 9.04 G tokens, 49.9 G where rows of 1,024 are counted."""
 PUBLISHED: Mapping[PublishedTask, Published] = {"owt": OWT, "wmt14": WMT14, "xsum": XSUM}
