@@ -12,12 +12,13 @@ from elf.flows.failing import complain
 from elf.flows.plan_printing import print_wrapped
 from elf.flows.remotes import elsewhere
 from elf.flows.table_needs import Need, needs_of
-from elf.flows.table_printing import print_needs, print_table
+from elf.flows.table_printing import print_cost, print_needs, print_table
 from elf.flows.table_rows import Filled, Found, Library, fill
 from elf.flows.terminal import make_console
 from elf.flows.token_table import show_tokens
 from elf.pipeline.errors import Misconfigured
 from elf.stages.disk import known_disk
+from elf.stages.ledger import Ledger, keep_ledger
 from elf.stages.machine import this_machine
 from elf.stages.sample_settings import Sample
 from elf.stages.table_tokens import Seen, tokens_seen
@@ -62,6 +63,9 @@ def show_table(name: str, overrides: Sequence[str], store: str | None, *, as_jso
     there = sum(each.metrics is not None for each in ours)
     root = library.request(ours[0].ours.config, ours[0].ours.variant).store.root
     print_needs(out, needs, ours=len(ours), there=there, store=root)
+    if there:
+        out.print()
+        print_cost(out, _ledger(ours))
     out.print()
     for about, words in told:
         print_wrapped(out, f"{about.capitalize()}: {words}")
@@ -73,14 +77,25 @@ def _differences(table: Table, ours: Sequence[Found], library: Library) -> Itera
     return differences(table, first, [_setting(each, library) for each in ours], _tokens(ours, library))
 
 
+def _ledger(ours: Sequence[Found]) -> Ledger:
+    """Of all rows that are there."""
+    return keep_ledger(
+        {
+            f"{each.ours.variant or each.ours.config}/{each.step}": each.artifact
+            for each in ours
+            if each.artifact
+        }
+    )
+
+
 def _setting(found: Found, library: Library) -> Sample:
     request = library.request(found.ours.config, found.ours.variant)
     return next(each for each in request.experiment.sample if each.name == found.ours.setting)
 
 
 def _tokens(ours: Sequence[Found], library: Library) -> list[Seen]:
-    """Of each configuration the training run, once; of variants those that differ."""
-    told: dict[tuple[int, float | None], Seen] = {}
+    """Of each configuration the training run; those that train on as many tokens together."""
+    told: dict[tuple[int, float | None], tuple[Seen, list[str]]] = {}
     for config, variant in dict.fromkeys((each.ours.config, each.ours.variant) for each in ours):
         request = library.request(config, variant)
         machine = replace(this_machine(), disk=known_disk(request.store.root))
@@ -88,8 +103,8 @@ def _tokens(ours: Sequence[Found], library: Library) -> list[Seen]:
             request.experiment, request.plan, lambda each, r=request: r.store.find(*each.place), machine
         )
         for seen in found[:1]:
-            told.setdefault((seen.rows, seen.documents), replace(seen, step=variant or config))
-    return list(told.values())
+            told.setdefault((seen.rows, seen.documents), (seen, []))[1].append(variant or config)
+    return [replace(seen, step=", ".join(names)) for seen, names in told.values()]
 
 
 def _plain(
@@ -100,7 +115,8 @@ def _plain(
     library: Library,
 ) -> dict[str, Any]:
     names = [score.name for score in table.scores]
-    first = next(row.found for _, rows in groups for row in rows if row.found is not None)
+    ours = [row.found for _, rows in groups for row in rows if row.found is not None]
+    first = ours[0]
     experiment = library.request(first.ours.config, first.ours.variant).experiment
     return {
         "table": table.name,
@@ -118,6 +134,7 @@ def _plain(
             for row in rows
         ],
         "needs": [asdict(need) for need in needs],
+        "cost": _ledger(ours).plain() if any(each.artifact for each in ours) else None,
         "judge_as_published": same_judge(table, experiment),
         "differences": dict(told),
     }

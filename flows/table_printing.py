@@ -10,10 +10,15 @@ from elf.flows.plan_printing import print_wrapped
 from elf.flows.table_needs import Need
 from elf.flows.table_rows import Filled
 from elf.pipeline.wording import DASH, about, about_seconds, bytes_text, count_of
+from elf.stages.ledger import Ledger
+from elf.stages.ledger_text import rows_of_ledger, sentences
+from elf.stages.machine import this_machine
 from elf.stages.tables import Figure, Score, Table
 
 MISSING = "—"
 MARK = "†"
+ROOMY = 2
+"""Scores beside which there is room for the word."""
 
 
 def print_table(out: Console, table: Table, groups: Sequence[tuple[str, Sequence[Filled]]]) -> None:
@@ -24,8 +29,9 @@ def print_table(out: Console, table: Table, groups: Sequence[tuple[str, Sequence
     for score in table.scores:
         grid.add_column(f"ours\n{score.head}", justify="right", no_wrap=True)
     grid.add_column("\ntexts", justify="right", no_wrap=True)
+    published = "published" if len(table.scores) <= ROOMY else "publ."
     for score in table.scores:
-        grid.add_column(f"published\n{score.head}", justify="right", no_wrap=True, style="dim")
+        grid.add_column(f"{published}\n{score.head}", justify="right", no_wrap=True, style="dim")
     for title, rows in groups:
         if title:
             grid.add_row(f"[bold]{title}[/]")
@@ -93,7 +99,7 @@ def notes(groups: Sequence[tuple[str, Sequence[Filled]]]) -> Iterator[str]:
 
 def print_needs(out: Console, needs: Sequence[Need], *, ours: int, there: int, store: object) -> None:
     """What is there, and the commands for the rest."""
-    print_wrapped(out, f"{there} of {count_of(ours, 'row')} of ours are in {store}.")
+    print_wrapped(out, f"Of {count_of(ours, 'row')} of ours, {there or 'none'} in {store}.")
     if not needs:
         return
     grid = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
@@ -107,6 +113,18 @@ def print_needs(out: Console, needs: Sequence[Need], *, ours: int, there: int, s
         price = _price(sum(each.seconds for each in needs), sum(each.bytes for each in needs))
         grid.add_row("all of these, in this order", *map(str, every), *price, style="bold")
     out.print(grid)
+    machine = this_machine()
+    print_wrapped(out, f"Time on {machine}, to a factor of {machine.factor}.")
+
+
+def print_cost(out: Console, ledger: Ledger) -> None:
+    """Of the rows that are there."""
+    *_, total = rows_of_ledger(ledger)
+    print_wrapped(
+        out, f"The rows that are there cost {total.operations} and {total.time}, with all that they rest on."
+    )
+    for sentence in sentences(ledger):
+        print_wrapped(out, sentence)
 
 
 def _price(seconds: float, size: int) -> tuple[str, str]:

@@ -41,6 +41,7 @@ class Library:
     overrides: Sequence[str]
     store: str | None
     _read: dict[tuple[str, str], Request] = field(default_factory=dict[tuple[str, str], Request])
+    _variants: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
 
     def request(self, config: str, variant: str = "") -> Request:
         """Of a configuration, or of one variant of a sweep. Raises Misconfigured as ``load_request``."""
@@ -53,11 +54,13 @@ class Library:
 
     def variants(self, config: str) -> tuple[str, ...]:
         """Those of its sweep, in order; none where it has none."""
-        if self.request(config).experiment.sweep is None:
-            return ()
-        members = load_sweep(config, self.overrides, self.store)
-        self._read |= {(config, member.variant): member.request for member in members}
-        return tuple(member.variant for member in members)
+        if config not in self._variants:
+            members = ()
+            if self.request(config).experiment.sweep is not None:
+                members = load_sweep(config, self.overrides, self.store)
+            self._read |= {(config, member.variant): member.request for member in members}
+            self._variants[config] = tuple(member.variant for member in members)
+        return self._variants[config]
 
     def find(self, ours: Ours) -> Found:
         """Raises Misconfigured where the configuration has no such setting, as with overrides of its list."""
@@ -95,7 +98,7 @@ def groups_of(table: Table, library: Library) -> Iterator[Group]:
         known = table.known or {}
         variants = library.variants(table.swept)
         if variants:
-            title = f"{table.swept}, by {table.setting}"
+            title = f"{table.swept}, {table.setting}"
             ours = {name: Ours(table.swept, table.setting, name) for name in variants}
         else:
             title = table.swept

@@ -31,11 +31,15 @@ class Line:
 
 def show_tokens(library: Library, *, as_json: bool) -> None:
     """Print it; nothing is built."""
-    lines = [Line(config, seen) for config in CONFIGS for seen in _seen(config, library)]
+    lines: dict[str, Line] = {}
+    for config in CONFIGS:
+        plan = library.request(config).plan
+        for seen in _seen(config, library):  # a run that several configurations share stands once
+            lines.setdefault(plan[seen.step].key, Line(config, seen))
     if as_json:
         ours = [
             {"config": each.config, **asdict(each.seen), "rows_times_length": each.seen.rows}
-            for each in lines
+            for each in lines.values()
         ]
         published = [asdict(each) for each in TRAINED]
         print(json.dumps({"table": "tokens", "ours": ours, "published": published}, indent=1))
@@ -45,7 +49,7 @@ def show_tokens(library: Library, *, as_json: bool) -> None:
     grid.add_column("trained", overflow="fold")
     for header in ("steps", "rows × length", "epochs", "by documents", "by rows"):
         grid.add_column(header, justify="right", no_wrap=True)
-    for each in lines:
+    for each in lines.values():
         seen = each.seen
         name = each.config if seen.step == "train" else f"{each.config}, {seen.step}"
         grid.add_row(

@@ -10,6 +10,10 @@ from elf.stages.table_tokens import Seen
 from elf.stages.tables import Table
 
 PUBLISHED_SEEDS, PUBLISHED_TEXTS = 6, 1000
+CASE = {
+    "bleu": "BLEU is of lower-cased text with effective order on both sides; `elf show` has ours with case too.",
+    "rouge_1": "ROUGE is of lower-cased words, stemmed, on both sides.",
+}
 
 
 def differences(
@@ -22,7 +26,7 @@ def differences(
         yield "judge", _judge(experiment, published)
         yield "case", "Texts are judged as the tokenizer gives them back; T5's keeps the case."
     else:
-        yield "case", "BLEU is lower-cased with effective order, ROUGE is stemmed, on both sides."
+        yield "case", CASE[table.scores[0].name]
     yield "split", _split(experiment, settings)
     yield "seeds", _seeds(settings, pairs=experiment.data.train.pairs)
     yield "counting", published.differs
@@ -52,8 +56,12 @@ def _split(experiment: Experiment, settings: Sequence[Sample]) -> str:
     data = experiment.data
     if data.train.pairs:
         splits = sorted({each.split for each in settings})
-        ours = f"Ours are of the {' and the '.join(splits)} split, every pair once a seed"
-        return f"{ours}; the published are of the test split."
+        ours = f"Every pair of the {' and the '.join(splits)} split, once a seed"
+        return (
+            f"{ours}, as published."
+            if splits == ["test"]
+            else f"{ours}; the published are of the test split."
+        )
     held = (
         f"{100 * data.holdout:g} % of the documents, chosen by hash, are held out from training here"
         if data.holdout
@@ -66,7 +74,7 @@ def _seeds(settings: Sequence[Sample], *, pairs: bool) -> str:
     told = sorted({(len(each.seeds), 0 if pairs else each.count) for each in settings})
     if pairs:
         seeds = " or ".join(str(seeds) for seeds, _ in told)
-        return f"{seeds} here, and ± is over texts where it is one; how many were published is not told."
+        return f"{seeds} here, ± over texts where it is one; of how many the published are is not told."
     ours = " or ".join(f"{count:,} texts of each of {seeds} seeds" for seeds, count in told)
     same = told == [(PUBLISHED_SEEDS, PUBLISHED_TEXTS)]
     theirs = f"{PUBLISHED_TEXTS:,} texts of each of {PUBLISHED_SEEDS}"

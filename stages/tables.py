@@ -71,7 +71,7 @@ class Table:
 
 PLANE = (Score("gen_ppl", "Gen-PPL", 2), Score("entropy", "entropy", 2))
 BLEU = (Score("bleu", "BLEU", 1),)
-ROUGE = (Score("rouge_1", "ROUGE-1", 1), Score("rouge_2", "ROUGE-2", 1), Score("rouge_l", "ROUGE-L", 1))
+ROUGE = (Score("rouge_1", "R-1", 1), Score("rouge_2", "R-2", 1), Score("rouge_l", "R-L", 1))
 TOKENS = "tokens"
 """The table of training tokens, which has no scores."""
 
