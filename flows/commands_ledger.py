@@ -29,9 +29,10 @@ def show_ledger(names: Sequence[str], *, as_json: bool) -> None:
     for header in ("tokens", "operations", "time", "device time"):
         table.add_column(header, justify="right", no_wrap=True)
     for row in rows_of_ledger(ledger):
-        style = "dim" if row.part else None
-        name = f"  {row.name}" if row.part else row.name
-        table.add_row(name, row.tokens, row.operations, row.time, row.device_time, style=style)
+        style, indent = ("dim", "  ") if row.part else (None, "")
+        table.add_row(
+            f"{indent}{row.name}", row.tokens, row.operations, row.time, row.device_time, style=style
+        )
     table.rows[-1].style = "bold"
     out.print(table)
     out.print()

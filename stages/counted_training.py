@@ -116,7 +116,10 @@ def _heldout(node: Node, lineage: Lineage, rows: Rows, a_row: float, more: int =
     tokens = lineage.above(node, "heldout_tokens")
     if not rows.looks or tokens is None:
         return
-    each = min(whole(setting(node, "heldout", "rows"), "it does not say how many"), fact(tokens, "rows"))
+    each = min(
+        whole(setting(node, "heldout", "rows"), "its settings do not say how many rows are held out"),
+        fact(tokens, "rows"),
+    )
     looked = (2 * rows.looks + more) * each
     yield Part("held-out", looked, looked * a_row, False)
 

@@ -14,7 +14,7 @@ from elf.pipeline.devices import FILE, Devices, note_devices, read_devices
 from elf.stages.ledger import Ledger, Line, keep_ledger
 from elf.stages.ledger_text import rows_of_ledger, sentences
 from elf.stages.model.config import ObjectiveConfig, SamplerConfig
-from elf.stages.model.flops import forward_flops, sample_flops
+from elf.stages.model.flops import distill_flops, forward_flops, sample_flops, step_flops
 
 ONE = forward_flops(MODEL, MODEL.length)
 BLOCK = 2 * (4 * 6 * 8 + 6 * 2 * 10) + 4 * 8 * 8
@@ -43,6 +43,17 @@ def parts(found: Ledger, name: str) -> dict[str, tuple[float, float, bool]]:
     return {part.name: (part.rows, part.flops, part.exact) for part in line(found, name).counted.parts}
 
 
+def distil(costly: Costly, lines: list[dict[str, int]], *, steps: int, called: int) -> None:
+    costly.add(
+        "distill",
+        "round",
+        {"teacher": "train", "start": "train", "tokens": "tokens", "latents": "latents"},
+        facts={"steps": steps, "tokens": 32, "teacher_rows": called},
+        config={"batch": 4, "heldout": None},
+        files={"model.json": card(), "metrics.jsonl": as_lines(lines)},
+    )
+
+
 def test_the_encoder_goes_over_every_position(costly: Costly) -> None:
     found = line(ledger(costly, "latents"), "latents")
     assert (found.flops, found.exact) == (ROWS * 8 * 3 * BLOCK, True)
@@ -67,6 +78,15 @@ def test_rows_that_went_through_are_counted_and_draws_that_were_not_kept_are_mar
     assert found["gradient passes"] == (8, 3 * (8 * (ONE.trunk + ONE.attention) + heads), True)
     assert found["self-condition"] == (3.5, 3.5 * ONE.forward, False)
     assert set(found) == {"gradient passes", "self-condition"}
+
+
+def test_counts_that_are_as_likely_come_to_what_a_plan_expects(costly: Costly) -> None:
+    costly.train([a_step(8 * 8, 8 * 32)], steps=10)
+    assert line(ledger(costly, "train"), "train").flops == pytest.approx(40 * step_flops(MODEL, OBJECTIVE, 8))
+    called = 32 * 5 + 16  # five sub-steps on every denoise row, once more for every other one
+    distil(costly, [a_step(8, 32, "rows", teacher_rows=called)], steps=10, called=called)
+    expected = 40 * distill_flops(MODEL, OBJECTIVE, 8, teacher_steps=5)
+    assert line(ledger(costly, "round"), "round").flops == pytest.approx(expected)
 
 
 def test_a_share_of_all_or_none_is_no_guess(costly: Costly) -> None:
@@ -109,17 +129,7 @@ def test_an_encoder_beside_the_steps_is_counted_with_training(costly: Costly) ->
 
 def test_the_teachers_calls_are_those_that_were_made(costly: Costly) -> None:
     costly.train([a_step(8, 24)], steps=1)
-    costly.add(
-        "distill",
-        "round",
-        {"teacher": "train", "start": "train", "tokens": "tokens", "latents": "latents"},
-        facts={"steps": 1, "tokens": 32, "teacher_rows": 13},
-        config={"batch": 4, "heldout": None},
-        files={
-            "model.json": card(),
-            "metrics.jsonl": as_lines([a_step(1, 3, "rows", teacher_rows=13)]),
-        },
-    )
+    distil(costly, [a_step(1, 3, "rows", teacher_rows=13)], steps=1, called=13)
     found = ledger(costly, "round")
     assert parts(found, "round")["teacher"] == (13, 13 * ONE.forward, True)
     assert parts(found, "round")["gradient passes"][2]

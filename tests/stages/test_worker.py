@@ -9,6 +9,7 @@ import pytest
 from toy_training import TRAIN, Corpus, flat, launch, payload, start_worker, write_job
 
 from elf.cache.errors import Damaged
+from elf.pipeline.devices import read_devices
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.stage import StageContext
 from elf.stages import worker
@@ -45,6 +46,7 @@ def test_a_job_is_what_the_stage_is_given(job: Path) -> None:
     assert context.inputs["latents"].manifest.facts["width"] == 6
     assert context.compute.device == "cpu"
     assert json.loads((job.parent / "facts.json").read_text()) == {"answer": 42}
+    assert [(each.kind, each.count) for each in read_devices(context.out)] == [("cpu", 1)]
     events = list(read_metrics(job.parent / "events.jsonl"))
     assert events[0] == {"note": "here"}
     assert [next(iter(event)) for event in events[1:]] == ["open", "advance", "advance", "close"]

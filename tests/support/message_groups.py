@@ -99,10 +99,18 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Evaluate and report": (
         "flows/commands_compare.py",
+        "flows/commands_ledger.py",
+        "flows/commands_table.py",
+        "flows/table_rows.py",
         "flows/commands_report.py",
         "flows/commands_score.py",
         "flows/score_table.py",
         "stages/comparing.py",
+        "stages/counted.py",
+        "stages/counted_encoder.py",
+        "stages/counted_texts.py",
+        "stages/counted_training.py",
+        "stages/ledger.py",
         "stages/control.py",
         "stages/evaluate.py",
         "stages/judge.py",
@@ -184,6 +192,10 @@ PARTS: dict[str, str] = {
     "cache/opening.py:_integer": "FILE does not describe a store of rows (…).",
     "cache/collector.py:_refuse": "left: STAGE KEY, …",
     f"stages/checkpoint.py:{ANY}": _CHECKPOINT,
+    **{
+        f"stages/{file}.py:{ANY}": "STEP: operations not told, for … ."
+        for file in ("counted", "counted_encoder", "counted_texts", "counted_training", "ledger")
+    },
     "stages/documents.py:_text": _RECORD,
     "stages/documents.py:__init__": _RECORD,
     "stages/documents.py:_read_text": _RECORD,

@@ -143,7 +143,13 @@ def kinds(product: dict[str, Module]) -> dict[str, int | None]:
         for _, node in module.nodes
         if isinstance(node, ast.ClassDef)
     }
-    known: dict[str, int | None] = {**ENDINGS, **dict.fromkeys(BUILTIN), "Unusable": None, "_Unusable": None}
+    known: dict[str, int | None] = {
+        **ENDINGS,
+        **dict.fromkeys(BUILTIN),
+        "Unusable": None,
+        "_Unusable": None,
+        "Untold": None,
+    }
     for _ in range(3):
         known |= {each: known[base] for each, above in bases.items() for base in above if base in known}
     return known
