@@ -13,6 +13,7 @@ from elf.cache.manifest import JSON, Manifest, short
 from elf.cache.store import Store
 from elf.flows.cache_tables import (
     count_kinds,
+    give_way,
     keepers,
     make_table,
     parse_duration,
@@ -63,6 +64,8 @@ def list_artifacts(stage: str | None, store: str | None, *, as_json: bool) -> No
             age if age == "now" else f"{age} ago",
             keepers(item.kept),
         )
+    if out.is_terminal:
+        give_way(table, out.width)
     out.print(table)
     out.print()
     total = bytes_text(sum(item.bytes for item in found))

@@ -4,7 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from rich.cells import cell_len
 from rich.table import Table
+from rich.text import Text
 
 from elf.cache.collecting import Item, Reason
 from elf.cache.manifest import JSON, short
@@ -25,6 +27,17 @@ def make_table(left: Sequence[str], right: Sequence[str], last: str = "") -> Tab
     if last:
         table.add_column(last, no_wrap=True, overflow="ellipsis")
     return table
+
+
+def give_way(table: Table, width: int) -> None:
+    """Have the last column alone be cut where a table is too wide for ``width`` columns, never a number's unit."""
+    *whole, last = table.columns
+    taken = sum(
+        max(cell_len(str(column.header)), *(Text.from_markup(str(cell)).cell_len for cell in column.cells))
+        + 2
+        for column in whole
+    )
+    last.max_width = max(width - taken, cell_len(str(last.header)))
 
 
 def parse_duration(text: str) -> float:

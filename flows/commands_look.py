@@ -10,8 +10,10 @@ from rich.table import Table
 from elf.cache.manifest import short
 from elf.cache.store import Artifact
 from elf.flows.failing import complain
+from elf.flows.plan_printing import print_wrapped
 from elf.flows.remotes import elsewhere
 from elf.flows.request import RUNS, load_request
+from elf.flows.run_states import state_of
 from elf.flows.score_table import read_scores, score_notes, score_table
 from elf.flows.terminal import make_console
 from elf.pipeline.explain import Explainer, Explanation
@@ -54,16 +56,17 @@ def show_runs(*, as_json: bool) -> None:
         out.print(f"No runs under {RUNS.absolute()} yet: `elf run quickstart` makes one.", highlight=False)
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for header in ("run", "steps", "last built (UTC)", "report"):
-        table.add_column(
-            header, no_wrap=True, overflow="ellipsis", justify="right" if header == "steps" else "left"
-        )
+    table.add_column("run", overflow="fold")
+    table.add_column("steps", no_wrap=True, justify="right")
+    for header in ("last built (UTC)", "state"):
+        table.add_column(header, no_wrap=True)
     for record in records:
         last = max((_built(artifact) for artifact in record.steps.values()), default="")
         gone = f" (+{len(record.broken)} gone)" if record.broken else ""
-        page = record.path / PAGE
-        table.add_row(record.name, f"{len(record.steps)}{gone}", last, str(page) if page.is_file() else "")
+        table.add_row(record.name, f"{len(record.steps)}{gone}", last, state_of(record).brief)
     out.print(table)
+    out.print()
+    out.print(f"Reports: {RUNS}/RUN/{PAGE}", style="dim", highlight=False)
 
 
 def show_run(name: str, *, as_json: bool) -> None:
@@ -104,12 +107,15 @@ def show_run(name: str, *, as_json: bool) -> None:
     for step, artifact in steps:
         if (pace := read_pace(artifact.path / "aux")) is not None:
             out.print(f"{step}: {pace}.", highlight=False)
+    standing = state_of(record)
     hosts = sorted({artifact.manifest.provenance.host for _, artifact in steps})
     total = sum(artifact.manifest.provenance.seconds for _, artifact in steps)
     where = f" on {', '.join(hosts)}" if hosts else ""
     out.print(
         f"{count_of(len(steps), 'step')} built in {seconds_text(total)} altogether{where}.", highlight=False
     )
+    if standing.halt is not None or not standing.done:
+        print_wrapped(out, standing.words, "yellow")
     out.print(f"Settings: {record.path / RESOLVED}", highlight=False, soft_wrap=True)
     if (record.path / PAGE).is_file():
         out.print(f"Report: {record.path / PAGE}", highlight=False, soft_wrap=True)
@@ -147,6 +153,7 @@ def _plain_run(record: RunRecord) -> dict[str, Any]:
         "folder": str(record.path),
         "report": str(page) if page.is_file() else None,
         "broken": list(record.broken),
+        **state_of(record).plain(),
         "steps": {step: _plain_artifact(artifact) for step, artifact in record.steps.items()},
     }
 

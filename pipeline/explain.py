@@ -15,6 +15,8 @@ from elf.pipeline.wording import seconds_text
 
 UNKNOWN = 100
 """How far an input lies that is of another stage, or gone."""
+UNLIKE = 8
+"""Differing settings from which on what shares no input, however far up, is no help to compare with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,8 @@ class Explanation:
     upstream: tuple["Explanation", ...]
     spared: bool = False
     idle: bool = False
+    unlike: bool = False
+    """Whether the nearest is that of another experiment altogether."""
 
     @property
     def state(self) -> Literal["hit", "skip", "build"]:
@@ -66,6 +70,13 @@ class Explanation:
             yield f"{title} no other {step.spec.name} of its kind is stored"
             return
         made = self.nearest.manifest
+        if self.unlike:
+            differing = sum(1 for _ in self.causes())
+            yield (
+                f"{title} nothing like it is stored; the nearest, {short(made.fingerprint)} of "
+                f"{_minute(made.provenance.started)}, shares no input with it and differs in {differing} settings"
+            )
+            return
         yield f"{title} nearest is {short(made.fingerprint)} of {_minute(made.provenance.started)}"
         for change, way in self.causes():
             yield f"  {change}" if len(way) == 1 else f"  {change}  ({' → '.join(way)})"
@@ -110,6 +121,8 @@ class Explainer:
         told = (
             Explanation(planned, None, None, (), ()) if nearest is None else self._against(planned, nearest)
         )
+        if nearest is not None and not self._shares(planned, nearest):
+            told = replace(told, unlike=sum(1 for _ in told.causes()) > UNLIKE)
         spared = name in self._spared
         return replace(told, spared=spared, idle=not spared and name not in self._wanted)
 
@@ -143,6 +156,14 @@ class Explainer:
             if before != key:
                 source = self._plan[sources[role]]
                 yield role, source, before, self._earlier(source, old, role, before) if before else None
+
+    def _shares(self, planned: Planned, old: Artifact) -> bool:
+        """Whether one and the same artifact lies above both."""
+        changed = {role: earlier for role, _, _, earlier in self._changed(planned, old)}
+        return len(changed) < len(planned.step.inputs) or any(
+            earlier is not None and self._shares(self._plan[planned.step.inputs[role]], earlier)
+            for role, earlier in changed.items()
+        )
 
     def _earlier(self, source: Planned, user: Artifact, role: str, key: str) -> Artifact | None:
         """The input that ``user`` was made from, or what is known of it where it was never built."""

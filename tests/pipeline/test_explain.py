@@ -9,6 +9,7 @@ from elf.pipeline.explain import Explainer, explain
 from elf.pipeline.plan import Plan, Step
 from elf.pipeline.progress import LineProgress
 from elf.pipeline.runner import materialise, needed
+from elf.pipeline.section import Section
 from elf.pipeline.stage import StageSpec
 
 
@@ -56,6 +57,20 @@ def test_the_nearest_of_several_is_taken(store: Store, watch: Recorder, quiet: L
     told = explain(toy_plan(Words(), Count(scale=2)), "count", store)
     assert [change.place for change in told.changes] == ["count.scale"]
     assert told.upstream == ()
+
+
+class Many(Section):
+    """Nine settings."""
+
+    a: int = 0
+    b: int = 0
+    c: int = 0
+    d: int = 0
+    e: int = 0
+    f: int = 0
+    g: int = 0
+    h: int = 0
+    i: int = 0
 
 
 def house(one: str = "one two", two: str = "three", scale: float = 1.0) -> Plan:
@@ -118,3 +133,27 @@ def test_an_input_that_is_gone_is_said_so(store: Store, watch: Recorder, quiet: 
     told = explain(toy_plan(Words(text="one")), "count", store)
     assert [change.place for change in told.changes] == ["input words"]
     assert told.upstream == ()
+
+
+def test_another_experiment_is_not_compared_setting_by_setting(
+    store: Store, watch: Recorder, quiet: LineProgress
+) -> None:
+    """What shares nothing and differs in a few settings is told as ever; in many, it is no help."""
+    alone = StageSpec("alone", Many, "toy_stages:make_nothing", (), version=1)
+    below = StageSpec("below", Many, "toy_stages:make_nothing", ("alone",), version=1)
+
+    def plan(above: int, changed: int) -> Plan:
+        return Plan(
+            [
+                Step("alone", alone, Many(a=above), prefix="alone"),
+                Step("below", below, Many(**dict.fromkeys("abcdefghi"[:changed], 1)), {"alone": "alone"}),
+            ]
+        )
+
+    materialise(plan(0, 0), store, watch=watch, progress=quiet)
+    few = list(explain(plan(1, 7), "below", store).lines())
+    assert len(few) == 9, "the title, seven settings of its own and one above"
+    (title,) = explain(plan(1, 8), "below", store).lines()
+    assert "nothing like it is stored" in title
+    assert "differs in 9 settings" in title
+    assert len(list(explain(plan(0, 9), "below", store).lines())) == 10, "they share what lies above"
