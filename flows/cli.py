@@ -250,6 +250,9 @@ def table(
         str | None, typer.Argument(metavar="NAME", help="One of those that are listed without it.")
     ] = None,
     set_: Set = None,
+    figure: Annotated[
+        str | None, typer.Option(metavar="FILE.png", help="Draw its rows over entropy, published ones too.")
+    ] = None,
     store: StorePath = None,
     json: AsJson = False,
     debug: Debug = False,
@@ -261,7 +264,7 @@ def table(
         if name is None:
             list_tables(as_json=json)
         else:
-            show_table(name, set_ or (), store, as_json=json)
+            show_table(name, set_ or (), store, figure=figure, as_json=json)
 
 
 @app.command()

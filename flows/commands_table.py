@@ -11,6 +11,7 @@ from rich.table import Table as Grid
 from elf.flows.failing import complain
 from elf.flows.plan_printing import print_wrapped
 from elf.flows.remotes import elsewhere
+from elf.flows.table_figure import write_figure
 from elf.flows.table_needs import Need, needs_of
 from elf.flows.table_printing import print_cost, print_needs, print_table
 from elf.flows.table_rows import Filled, Found, Library, fill
@@ -38,8 +39,11 @@ def list_tables(*, as_json: bool) -> None:
     out.print(grid)
 
 
-def show_table(name: str, overrides: Sequence[str], store: str | None, *, as_json: bool) -> None:
-    """Print a table; nothing is built. Raises Misconfigured for a name that is none."""
+def show_table(
+    name: str, overrides: Sequence[str], store: str | None, *, figure: str | None, as_json: bool
+) -> None:
+    """Print a table, and draw it where a file is named for that; nothing is built. Raises Misconfigured for a name that
+    is none."""
     table = TABLES.get(name)
     if table is None:
         near = difflib.get_close_matches(name, TABLES, n=1)
@@ -47,9 +51,12 @@ def show_table(name: str, overrides: Sequence[str], store: str | None, *, as_jso
         raise Misconfigured(f"There is no table '{name}'.{hint} `elf table` lists those there are.")
     library = Library(overrides, store)
     if name == TOKENS:
+        if figure is not None:
+            raise Misconfigured(f"The table {name} has no figure; leave --figure out.")
         show_tokens(library, as_json=as_json)
         return
     groups = fill(table, library)
+    drawn = None if figure is None else write_figure(table, groups, figure)
     rows = [row for _, some in groups for row in some]
     ours = [row.found for row in rows if row.found is not None]
     needs = needs_of(rows, library, elsewhere(complain))
@@ -69,6 +76,8 @@ def show_table(name: str, overrides: Sequence[str], store: str | None, *, as_jso
     out.print()
     for about, words in told:
         print_wrapped(out, f"{about.capitalize()}: {words}")
+    if drawn is not None:
+        out.print(f"Figure: {drawn}", highlight=False, soft_wrap=True)
 
 
 def _differences(table: Table, ours: Sequence[Found], library: Library) -> Iterable[tuple[str, str]]:
@@ -133,7 +142,7 @@ def _plain(
             for title, rows in groups
             for row in rows
         ],
-        "needs": [asdict(need) for need in needs],
+        "needs": [need.plain() for need in needs],
         "cost": _ledger(ours).plain() if any(each.artifact for each in ours) else None,
         "judge_as_published": same_judge(table, experiment),
         "differences": dict(told),

@@ -1,8 +1,9 @@
 """What of a table is missing, the commands that build it, and what each of them costs once those before it ran."""
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from elf.flows.priced import Priced, price_plan
 from elf.flows.table_rows import Filled, Found, Library
@@ -15,13 +16,21 @@ FEW = 4
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A command; ``rows`` of the table come of it. Seconds and bytes are those of ``builds`` steps."""
+    """A command and what every one of a table is given besides; ``rows`` of it come of it. Seconds and bytes are those
+    of ``builds`` steps."""
 
     command: str
+    more: str
     rows: int
     builds: int
     seconds: float
     bytes: int
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON, the command in one piece."""
+        plain = asdict(self)
+        more = plain.pop("more")
+        return plain | {"command": f"{self.command} {more}".rstrip()}
 
 
 def needs_of(rows: Iterable[Filled], library: Library, remote: Elsewhere) -> list[Need]:
@@ -77,13 +86,10 @@ def _need(command: str, rows: int, builds: Iterable[Estimate], library: Library,
     if library.store is not None:
         more += ["--store", library.store]
     return Need(
-        " ".join([command, *map(shlex.quote, more)]),
+        command,
+        shlex.join(more),
         rows,
         len(new),
         sum(each.seconds or 0.0 for each in new.values()),
         sum(each.bytes or 0 for each in new.values()),
     )
-
-
-def in_all(needs: Sequence[Need], what: Callable[[Need], float]) -> float:
-    return sum(map(what, needs))

@@ -113,6 +113,8 @@ def print_needs(out: Console, needs: Sequence[Need], *, ours: int, there: int, s
         price = _price(sum(each.seconds for each in needs), sum(each.bytes for each in needs))
         grid.add_row("all of these, in this order", *map(str, every), *price, style="bold")
     out.print(grid)
+    if needs[0].more:
+        print_wrapped(out, f"Each with {needs[0].more}")
     machine = this_machine()
     print_wrapped(out, f"Time on {machine}, to a factor of {machine.factor}.")
 

@@ -10,7 +10,7 @@ from elf.flows.table_rows import Library
 from elf.flows.terminal import make_console
 from elf.pipeline.wording import DASH, amount_text
 from elf.stages.machine import this_machine
-from elf.stages.published import TRAINED
+from elf.stages.published import TRAINED, TRAINED_ON_PAIRS
 from elf.stages.table_tokens import Seen, tokens_seen
 
 CONFIGS = ("owt-full", "owt-M", "owt-L", "owt-pd", "wmt14-de-en", "xsum")
@@ -41,7 +41,7 @@ def show_tokens(library: Library, *, as_json: bool) -> None:
             {"config": each.config, **asdict(each.seen), "rows_times_length": each.seen.rows}
             for each in lines.values()
         ]
-        published = [asdict(each) for each in TRAINED]
+        published = [asdict(each) for each in (*TRAINED, *TRAINED_ON_PAIRS)]
         print(json.dumps({"table": "tokens", "ours": ours, "published": published}, indent=1))
         return
     out = make_console()
@@ -60,7 +60,7 @@ def show_tokens(library: Library, *, as_json: bool) -> None:
             seen.told(seen.documents),
             seen.told(seen.rows),
         )
-    for theirs in TRAINED:
+    for theirs in (*TRAINED, *TRAINED_ON_PAIRS):
         rows = DASH if theirs.by_rows is None else amount_text(round(theirs.by_rows))
         documents = amount_text(round(theirs.by_documents))
         grid.add_row(f"{theirs.method}, published", "", "", "", documents, rows, style="dim")

@@ -63,7 +63,7 @@ def count_distillation(node: Node, lineage: Lineage) -> Counted:
     parts = [
         Part("gradient passes", rows.steps, _both_ways(rows, one), rows.exact),
         Part("teacher", called, called * one.forward, True),
-        *_heldout(node, lineage, rows, look, more=1),
+        *_heldout(node, lineage, rows, look, alone=True),
         *_live_encoder(node, lineage, network, rows),
     ]
     return Counted(fact(node, "tokens"), tuple(part for part in parts if part.rows))
@@ -111,32 +111,39 @@ def _row_of_a_look(network: Network, one: Flops) -> float:
     return (1.0 + again) * (one.trunk + one.attention) + heads
 
 
-def _heldout(node: Node, lineage: Lineage, rows: Rows, a_row: float, more: int = 0) -> Iterator[Part]:
-    """``more`` measurements besides those that were written down."""
+def _looked(node: Node, lineage: Lineage, rows: Rows) -> int:
+    """Held-out rows that went through, as often as they did: each time with two sets of weights."""
     tokens = lineage.above(node, "heldout_tokens")
     if not rows.looks or tokens is None:
-        return
-    each = min(
-        whole(setting(node, "heldout", "rows"), "its settings do not say how many rows are held out"),
-        fact(tokens, "rows"),
-    )
-    looked = (2 * rows.looks + more) * each
+        return 0
+    held = whole(setting(node, "heldout", "rows"), "its settings do not say how many rows are held out")
+    return 2 * rows.looks * min(held, fact(tokens, "rows"))
+
+
+def _heldout(
+    node: Node, lineage: Lineage, rows: Rows, a_row: float, *, alone: bool = False
+) -> Iterator[Part]:
+    """``alone``: measured once more, as the teacher is."""
+    looked = float(_looked(node, lineage, rows))
+    if alone and looked:
+        looked += looked / (2 * rows.looks)
     yield Part("held-out", looked, looked * a_row, False)
 
 
 def _live_encoder(node: Node, lineage: Lineage, network: Network, rows: Rows) -> Iterator[Part]:
     """The encoder's passes where nothing was stored of them."""
-    latents = lineage.above(node, "latents")
-    if latents is None or latents.stored:
-        return
-    tokens = lineage.above(latents, "tokens")
-    source = None if tokens is None else setting(tokens, "tokenize", "max_source")
-    length = network.model.length
-    positions, exact = float(length), True
-    if source is not None:  # a row whose condition is dropped is encoded once, the others in two parts
-        positions += (1.0 - network.objective.condition_dropout) * source
-        exact = network.objective.condition_dropout == 0
-    flops = encoder_shape(latents, lineage).flops(length)
-    yield Part(
-        "encoder beside the steps", rows.steps, rows.steps * positions * flops, exact and source is None
+    told = (
+        ("latents", "encoder beside the steps", rows.steps),
+        ("heldout_latents", "encoder, held-out", _looked(node, lineage, rows)),
     )
+    for role, name, many in told:
+        latents = lineage.above(node, role)
+        if latents is None or latents.stored:
+            continue
+        tokens, length = lineage.above(latents, "tokens"), network.model.length
+        source = None if tokens is None else setting(tokens, "tokenize", "max_source")
+        shape = encoder_shape(latents, lineage)
+        a_row = length * shape.flops(length)
+        if source is not None:  # what is kept of the conditions goes through by itself besides
+            a_row += (1.0 - network.objective.condition_dropout) * source * shape.flops(source)
+        yield Part(name, many, many * a_row, source is None)

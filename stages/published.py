@@ -174,4 +174,9 @@ TRAINED: tuple[PublishedTokens, ...] = (
     PublishedTokens("LangFlow", 524.3e9),
 )
 """On OpenWebText. ELF-B: five epochs of 9.04 G tokens, 49.9 G where rows of 1,024 are counted."""
+TRAINED_ON_PAIRS: tuple[PublishedTokens, ...] = (
+    PublishedTokens("ELF-B, WMT14, targets", 100 * 144e6),
+    PublishedTokens("ELF-B, XSum, targets", 100 * 6e6),
+)
+"""A hundred epochs of what targets there are; sources are not counted."""
 PUBLISHED: Mapping[PublishedTask, Published] = {"owt": OWT, "wmt14": WMT14, "xsum": XSUM}

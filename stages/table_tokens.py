@@ -67,7 +67,9 @@ def tokens_seen(
 
 
 def _documents(experiment: Experiment, tokens: Artifact | None) -> float | None:
-    """Tokens of the training documents; of pairs that are not there no guess is one of documents."""
+    """Tokens of the training documents; unknown where rows are of a part of them, and of pairs that are not there."""
+    if experiment.tokenize.rows is not None:
+        return None
     if tokens is not None:
         facts: Mapping[str, object] = tokens.manifest.facts
         counted = facts.get("tokens")

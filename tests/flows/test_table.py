@@ -208,3 +208,31 @@ def test_a_table_that_is_none_is_refused_with_the_nearest() -> None:
     assert "Did you mean 'owt-steps'" in table("owt-step", code=2)
     with pytest.raises(Misconfigured, match="has no sampling setting 'sde-8'"):
         fill(TABLES["owt-steps"], Library(["sample=[{name: mine}]"], None))
+
+
+def test_a_figure_is_drawn_of_ours_and_of_the_published_alone(home: Path) -> None:
+    said = table("owt-guidance", "--figure", "out/alone.png")
+    assert said.splitlines()[-1] == "Figure: out/alone.png"
+    alone = (home / "out/alone.png").read_bytes()
+    assert alone.startswith(b"\x89PNG")
+    settings = {
+        "method": "ode",
+        "steps": 64,
+        "guidance": 1.0,
+        "gamma": 0.0,
+        "input_guidance": 1.0,
+        "weights": "ema",
+    }
+    metrics = made_up_metrics(70.0, entropy=5.3, judge="GPT-2 large", settings=settings)
+    key = put(home, "owt-frontier", "ode-guidance=1", metrics)
+    judged = {"nll": 60.0, "counted": 30, "entropy": 5.3}
+    line = {"id": 0, "seed": 0, "empty": False, "judged": judged}
+    (home / "store" / "evaluate" / key / "per_text.jsonl").write_text(json.dumps(line) + "\n")
+    table("owt-guidance", "--figure", "out/both.png")
+    assert (home / "out/both.png").read_bytes() != alone
+
+
+def test_a_figure_that_cannot_be_drawn_is_refused(home: Path) -> None:
+    assert "names no PNG" in table("owt-steps", "--figure", "a.pdf", code=2)
+    assert "no Gen-PPL and entropy" in table("xsum", "--figure", "a.png", code=2)
+    assert "has no figure" in table(TOKENS, "--figure", "a.png", code=2)

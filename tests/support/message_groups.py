@@ -101,6 +101,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "flows/commands_compare.py",
         "flows/commands_ledger.py",
         "flows/commands_table.py",
+        "flows/table_figure.py",
         "flows/table_rows.py",
         "flows/commands_report.py",
         "flows/commands_score.py",
