@@ -110,7 +110,8 @@ def _guard_notes(rows: list[ScoreRow]) -> Iterator[str]:
     if len(rows) > LISTED:
         yield "Scored tokens of each row stand in the report."
         return
-    tokens = ", ".join(f"{row.name} {row.metrics['counts']['scored_tokens']:,}" for row in rows)
+    # Where every text is empty, the judge read none and there is no count.
+    tokens = ", ".join(f"{row.name} {row.metrics['counts'].get('scored_tokens', 0):,}" for row in rows)
     yield f"Scored tokens: {tokens}"
     if paired := [row for row in rows if _has_bleu(row)]:
         repeats = (f"{row.name} {_percent(row.metrics['scores']['repeats_4']['value'])}" for row in paired)

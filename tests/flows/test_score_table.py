@@ -126,3 +126,8 @@ def test_a_cut_metrics_file_is_an_error_with_a_cure(tmp_path: Path) -> None:
     (artifact.path / "metrics.json").write_text('{"scores"')
     with pytest.raises(Damaged, match="--force"):
         read_scores({"evaluate-ode": artifact})
+
+
+def test_where_every_text_is_empty_there_is_no_count_of_tokens() -> None:
+    rows = [ScoreRow("sde", metrics(["", ""], judge="GPT-2", stage="sample"))]
+    assert "Scored tokens: sde 0" in list(score_notes(rows))
