@@ -176,17 +176,35 @@ class Explainer:
     def _nearest(self, planned: Planned) -> Artifact | None:
         """The finished artifact of this stage that differs in the fewest settings, upstream ones included; the
         youngest of equals."""
-        stage = planned.step.spec.name
-        if stage not in self._others:
-            self._others[stage] = list(self._store.artifacts(stage, on_damaged=lambda fault: None))
         alike = [
             other
-            for other in self._others[stage]
+            for other in self._of_stage(planned.step.spec.name)
             if other.manifest.inputs.keys() == planned.input_keys.keys()
         ]
+        if not planned.input_keys:  # what nothing is made of is told apart by what is made of it
+            alike = [other for other in alike if self._serves_alike(planned, other)]
         return min(
             alike, key=lambda other: (self._distance(planned, other), _reversed_time(other)), default=None
         )
+
+    def _serves_alike(self, planned: Planned, other: Artifact) -> bool:
+        """Whether something stored took ``other`` in a role that the plan has for the step."""
+        key, name = other.manifest.fingerprint, planned.step.name
+        roles = {
+            (user.step.spec.name, role)
+            for user in self._plan
+            for role, source in user.step.inputs.items()
+            if source == name
+        }
+        return not roles or any(
+            user.manifest.inputs.get(role) == key for stage, role in roles for user in self._of_stage(stage)
+        )
+
+    def _of_stage(self, stage: str) -> list[Artifact]:
+        """Every artifact of a stage that can be read."""
+        if stage not in self._others:
+            self._others[stage] = list(self._store.artifacts(stage, on_damaged=lambda fault: None))
+        return self._others[stage]
 
     def _distance(self, planned: Planned, other: Artifact) -> int:
         """Differing settings; an input that cannot be followed counts as many."""

@@ -157,3 +157,25 @@ def test_another_experiment_is_not_compared_setting_by_setting(
     assert "nothing like it is stored" in title
     assert "differs in 9 settings" in title
     assert len(list(explain(plan(0, 9), "below", store).lines())) == 10, "they share what lies above"
+
+
+def test_what_serves_for_something_else_is_not_compared(
+    store: Store, watch: Recorder, quiet: LineProgress
+) -> None:
+    """Two texts of one stage, one counted and one that is read as it is: neither is nearest to the other."""
+    reading = StageSpec("reading", Count, "toy_stages:make_nothing", ("text",), version=1)
+
+    def plan(read: str) -> Plan:
+        return Plan(
+            [
+                Step("words", WORDS, Words(), prefix="words"),
+                Step("count", COUNT, Count(), {"words": "words"}, prefix="count"),
+                Step("text", WORDS, Words(text=read), prefix="text"),
+                Step("reading", reading, Count(), {"text": "text"}, prefix="reading"),
+            ]
+        )
+
+    materialise(toy_plan(), store, watch=watch, progress=quiet)
+    assert explain(plan("other"), "text", store).nearest is None
+    materialise(plan("other"), store, watch=watch, progress=quiet)
+    assert [change.place for change in explain(plan("third"), "text", store).changes] == ["text.text"]
