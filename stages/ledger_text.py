@@ -41,7 +41,10 @@ def rows_of_ledger(ledger: Ledger) -> Iterator[Cells]:
     told = flops_text(ledger.flops)
     sure = ledger.exact and not ledger.untold
     operations = told if sure else f"{'more than ' if ledger.untold else ''}{about(told)}"
-    yield Cells("all of these", "", operations, seconds_text(ledger.seconds), "")
+    kinds = ledger.device_seconds
+    # Seconds of different devices make no sum.
+    device_time = seconds_text(sum(kinds.values())) if len(kinds) == 1 and "" not in kinds else ""
+    yield Cells("all of these", "", operations, seconds_text(ledger.seconds), device_time)
 
 
 def operations_of(line: Line) -> str:

@@ -90,7 +90,15 @@ def test_files_stay_short(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["elf.flows.cli", "elf.stages.config", "elf.stages.experiment", "elf.stages.estimate"]
+    "module",
+    [
+        "elf.flows.cli",
+        "elf.flows.commands_table",
+        "elf.stages.config",
+        "elf.stages.experiment",
+        "elf.stages.estimate",
+        "elf.stages.ledger",
+    ],
 )
 def test_looking_at_an_experiment_loads_nothing_heavy(module: str) -> None:
     probe = f"import sys, {module}; print([name for name in {HEAVY!r} if name in sys.modules])"

@@ -75,6 +75,19 @@ def test_several_runs_share_what_they_share(home: Path) -> None:
     assert "one/train" in ledger("one", "two")
 
 
+def test_a_real_run_tells_all_of_it(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(whole)
+    found = told("tiny")
+    assert found["flops_untold"] == []
+    assert found["device_seconds"].keys() == {"cpu"}
+    assert found["trained_tokens"] == 24 * 8 * 32
+    lines = {each["name"]: each for each in found["lines"]}
+    assert {each["stage"] for each in lines.values() if each["devices"] is None} == set()
+    assert all(lines[name]["devices"]["name"] for name in ("pretrain", "encode", "train", "sample-ode"))
+    assert {name for name, each in lines.items() if not each["exact"]} == {"train"}
+    assert [part["name"] for part in lines["sample-sde"]["parts"]] == ["sampling", "trajectories"]
+
+
 def test_a_run_of_which_nothing_is_left_is_refused(home: Path) -> None:
     assert "there is nothing to tell of" in ledger("none", code=1)
     assert "no run called 'nil'" in ledger("nil", code=1)
