@@ -67,10 +67,9 @@ def show_table(
     out = make_console()
     print_table(out, table, groups)
     out.print()
-    there = sum(each.metrics is not None for each in ours)
     root = library.request(ours[0].ours.config, ours[0].ours.variant).store.root
-    print_needs(out, needs, ours=len(ours), there=there, store=root)
-    if there:
+    print_needs(out, needs, ours, store=root)
+    if any(each.artifact for each in ours):
         out.print()
         print_cost(out, _ledger(ours))
     out.print()

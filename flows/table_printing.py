@@ -8,7 +8,7 @@ from rich.table import Table as Grid
 
 from elf.flows.plan_printing import print_wrapped
 from elf.flows.table_needs import Need
-from elf.flows.table_rows import Filled
+from elf.flows.table_rows import Filled, Found
 from elf.pipeline.wording import DASH, about, about_seconds, bytes_text, count_of
 from elf.stages.ledger import Ledger
 from elf.stages.ledger_text import rows_of_ledger, sentences
@@ -17,6 +17,8 @@ from elf.stages.tables import Figure, Score, Table
 
 MISSING = "—"
 MARK = "†"
+LISTED = 8
+"""Settings of a configuration that are named; more are counted."""
 ROOMY = 2
 """Scores beside which there is room for the word."""
 
@@ -97,9 +99,12 @@ def notes(groups: Sequence[tuple[str, Sequence[Filled]]]) -> Iterator[str]:
         yield f"One seed, so that ± is over its texts: {', '.join(single)}."
 
 
-def print_needs(out: Console, needs: Sequence[Need], *, ours: int, there: int, store: object) -> None:
+def print_needs(out: Console, needs: Sequence[Need], ours: Sequence[Found], *, store: object) -> None:
     """What is there, and the commands for the rest."""
-    print_wrapped(out, f"Of {count_of(ours, 'row')} of ours, {there or 'none'} in {store}.")
+    there = sum(each.metrics is not None for each in ours)
+    print_wrapped(out, f"Of {count_of(len(ours), 'row')} of ours, {there or 'none'} in {store}.")
+    for text in _by_configuration(ours):
+        print_wrapped(out, text)
     if not needs:
         return
     grid = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
@@ -127,6 +132,23 @@ def print_cost(out: Console, ledger: Ledger) -> None:
     )
     for sentence in sentences(ledger):
         print_wrapped(out, sentence)
+
+
+def _by_configuration(ours: Sequence[Found]) -> Iterator[str]:
+    """The settings or variants that rows are made of, those that are there apart."""
+    configs: dict[str, list[Found]] = {}
+    for each in ours:
+        configs.setdefault(each.ours.config, []).append(each)
+    for config, some in configs.items():
+        names: dict[bool, list[str]] = {True: [], False: []}
+        for each in some:
+            names[each.metrics is not None].append(each.ours.variant or each.ours.setting)
+        told = [
+            f"{', '.join(found) if len(found) <= LISTED else len(found)} {word}"
+            for found, word in ((names[True], "there"), (names[False], "missing"))
+            if found
+        ]
+        yield f"{config}: {'; '.join(told)}."
 
 
 def _price(seconds: float, size: int) -> tuple[str, str]:

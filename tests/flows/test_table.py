@@ -71,6 +71,7 @@ def test_ours_stand_beside_published_and_what_is_missing_says_what_builds_it(hom
     assert "elf run owt-full --until evaluate-sde-16" in said
     assert "--until evaluate-sde-8 " not in said
     assert "Of 3 rows of ours, 1 in" in said
+    assert "owt-full: sde-8 there; sde-16, sde-32 missing." in said
     assert "nothing in these columns was measured here" in " ".join(said.split())
     assert max(map(len, said.splitlines())) <= 80
 
