@@ -141,8 +141,11 @@ def _by_configuration(ours: Sequence[Found]) -> Iterator[str]:
         configs.setdefault(each.ours.config, []).append(each)
     for config, some in configs.items():
         names: dict[bool, list[str]] = {True: [], False: []}
+        one = len({each.ours.setting for each in some}) == 1
         for each in some:
-            names[each.metrics is not None].append(each.ours.variant or each.ours.setting)
+            setting, variant = each.ours.setting, each.ours.variant
+            name = (variant if one else f"{variant}/{setting}") if variant else setting
+            names[each.metrics is not None].append(name)
         told = [
             f"{', '.join(found) if len(found) <= LISTED else len(found)} {word}"
             for found, word in ((names[True], "there"), (names[False], "missing"))
