@@ -107,7 +107,8 @@ def test_scores_counts_and_guards(tmp_path: Path, inputs: dict[str, Artifact]):
     assert any("fewer than 200" in line for line in metrics["warnings"])
     assert any("1 of 8 texts word for word" in line for line in metrics["warnings"])
     assert any("2 of 8 texts empty" in line for line in metrics["warnings"])
-    assert sorted(path.name for path in context.out.iterdir()) == ["metrics.json", "per_text.jsonl"]
+    made = sorted(path.name for path in context.out.iterdir())
+    assert made == ["aux", "metrics.json", "per_text.jsonl"]
 
 
 def test_copies_are_found_in_the_training_text_across_rows(tmp_path: Path, inputs: dict[str, Artifact]):

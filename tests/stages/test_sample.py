@@ -57,7 +57,8 @@ def test_a_text_is_the_same_in_any_batch(tmp_path: Path, inputs: dict[str, Artif
         run(out, inputs, batch=batch, method=method)
         for name in ("samples.jsonl", "settings.json"):
             assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
-        assert sorted(path.name for path in out.iterdir()) == ["samples.jsonl", "settings.json"]
+        made = sorted(path.name for path in out.iterdir())
+        assert made == ["aux", "samples.jsonl", "settings.json"]
 
 
 def test_a_text_is_the_same_whatever_is_sampled_beside_it(tmp_path: Path, inputs: dict[str, Artifact]):
