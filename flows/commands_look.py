@@ -49,7 +49,7 @@ def show_runs(*, as_json: bool) -> None:
     """List what lies under ``./runs``."""
     records = list_runs(RUNS)
     if as_json:
-        print(json.dumps([_plain_run(record) for record in records], indent=1))
+        print(json.dumps([_plain_run(record, soon=True) for record in records], indent=1))
         return
     out = make_console()
     if not records:
@@ -63,7 +63,7 @@ def show_runs(*, as_json: bool) -> None:
     for record in records:
         last = max((_built(artifact) for artifact in record.steps.values()), default="")
         gone = f" (+{len(record.broken)} gone)" if record.broken else ""
-        table.add_row(record.name, f"{len(record.steps)}{gone}", last, state_of(record).brief)
+        table.add_row(record.name, f"{len(record.steps)}{gone}", last, state_of(record, soon=True).brief)
     out.print(table)
     out.print()
     out.print(f"Reports: {RUNS}/RUN/{PAGE}", style="dim", highlight=False)
@@ -146,14 +146,14 @@ def _plain_explanation(told: Explanation) -> dict[str, Any]:
     }
 
 
-def _plain_run(record: RunRecord) -> dict[str, Any]:
+def _plain_run(record: RunRecord, *, soon: bool = False) -> dict[str, Any]:
     page = record.path / PAGE
     return {
         "run": record.name,
         "folder": str(record.path),
         "report": str(page) if page.is_file() else None,
         "broken": list(record.broken),
-        **state_of(record).plain(),
+        **state_of(record, soon=soon).plain(),
         "steps": {step: _plain_artifact(artifact) for step, artifact in record.steps.items()},
     }
 

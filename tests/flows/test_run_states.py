@@ -63,6 +63,18 @@ def test_a_run_says_which_step_failed_and_why(home: Path) -> None:
     assert "the same command goes on with it" in " ".join(elf("show", "half").split())
 
 
+def test_a_list_does_not_wait_for_what_takes_long(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / "text.txt").write_text("a line of text\n" * 100)
+    name, settings = "half", ["data.train.asset.uri=path:text.txt", "name=half"]
+    experiment = load_request("tiny", settings, None).experiment
+    Path("runs", name).mkdir(parents=True)
+    Path("runs", name, "experiment.yaml").write_text(yaml.safe_dump(experiment.model_dump(mode="json")))
+    assert elf("runs").splitlines()[1].endswith("next fetch-train")
+    monkeypatch.setattr("elf.flows.run_states.SOON", 1000)
+    assert elf("runs").splitlines()[1].endswith("unfinished")
+    assert "next comes fetch-train" in elf("show", "half")
+
+
 def test_a_run_that_cannot_be_planned_is_unfinished_all_the_same(home: Path) -> None:
     begun("half", "fetch-train")
     Path("runs/half/experiment.yaml").write_text("name: half\n")
