@@ -13,7 +13,7 @@ from elf.pipeline.progress import LineProgress
 from elf.pipeline.stage import StageContext
 from elf.stages import devices, train
 from elf.stages.compute import ComputeByStage, TrainCompute
-from elf.stages.devices import choose_compile, choose_device
+from elf.stages.devices import choose_compile, choose_device, describe_devices
 from elf.stages.train_settings import Train
 from elf.stages.training_metrics import read_metrics
 
@@ -103,3 +103,13 @@ def test_a_compiled_run_is_the_same_to_rounding_and_goes_on_uncompiled(
             assert line.keys() == other.keys()
             assert all(line[name] == pytest.approx(other[name], rel=1e-3) for name in other), line
     assert mixed != wanted != compiled, "another rounding: it was compiled"
+
+
+def test_devices_are_told_by_their_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = describe_devices("cpu", processes=4)
+    assert (here.kind, here.count, here.processes) == ("cpu", 1, 4)
+    assert here.name
+    assert here.cores >= 1
+    assert describe_devices("cpu", processes=4, hosts=2).count == 2
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "a GPU")
+    assert describe_devices("cuda", processes=8, hosts=2).count == 8
