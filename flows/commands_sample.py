@@ -19,7 +19,8 @@ def print_samples(
 
     record = read_run(RUNS, run)
     experiment = load_experiment(str(record.path / RESOLVED), Experiment, [], shipped_folder())
-    chosen = choose_setting(experiment.sample, setting)
+    method = experiment.train.method
+    chosen = choose_setting(experiment.sample, setting, method="sde" if method == "flow" else method)
     prompter = open_prompter(
         _step(record, chosen.model),
         _step(record, "tokenize"),

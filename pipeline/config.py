@@ -216,7 +216,9 @@ def _apply(tree: Tree, given: Tree, override: str) -> None:
                 branch[part] = {}
             here = branch[part]
     for part in parts[:-1]:
-        given = given.setdefault(part, {})
+        if not isinstance(given.get(part), dict):  # another override may have given all of it
+            given[part] = {}
+        given = cast("Tree", given[part])
     given[parts[-1]] = value
 
 

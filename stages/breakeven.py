@@ -88,7 +88,9 @@ class BreakEven:
 
 
 def weigh(work: Estimator, train: Planned) -> BreakEven | None:
-    """For a train step that ``work`` has walked over; None where too little is known."""
+    """For a train step that ``work`` has walked over; None where too little is known, or no latents are wanted."""
+    if "latents" not in train.step.inputs:
+        return None
     section, encode = train.step.section, work.known[train.step.inputs["latents"]]
     assert isinstance(section, Train)
     rows, steps, training = encode.rows, work.steps(train), work.training_seconds(train)

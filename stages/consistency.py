@@ -1,6 +1,12 @@
 """What sections of a configuration must say together; each by itself is checked where it is declared."""
 
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, get_args
+
+from elf.cache.manifest import JSON
+from elf.pipeline.section import Section
+from elf.stages.model.token_config import TokenMethod
 
 if TYPE_CHECKING:
     from elf.stages.config import Experiment
@@ -13,6 +19,7 @@ def check_consistent(experiment: "Experiment") -> None:
     _check_splits(experiment)
     _check_followed(experiment)
     _check_students(experiment)
+    _check_method(experiment)
 
 
 def _check_sources(experiment: "Experiment") -> None:
@@ -86,6 +93,42 @@ def _check_students(experiment: "Experiment") -> None:
                 f"the sampling setting `{setting.name}` takes the student of {setting.student} steps, and {there}; "
                 "name a round that is distilled, or leave `student` out to sample the trained model"
             )
+
+
+def _check_method(experiment: "Experiment") -> None:
+    """A baseline has nothing that only a flow has, and is sampled in its own way."""
+    train = experiment.train
+    flow = train.method == "flow"
+    for setting in experiment.sample:
+        if setting.method in get_args(TokenMethod) if flow else setting.method != train.method:
+            wanted = "`method: ode` or `sde`" if flow else f"`method: {train.method}`"
+            raise ValueError(
+                f"the sampling setting `{setting.name}` has `method: {setting.method}`, and the model is of "
+                f"`train.method: {train.method}`; give the setting {wanted}, or train another model"
+            )
+    if flow:
+        return
+    if taken := [name for name in ("weights", "distill") if getattr(experiment, name) is not None]:
+        raise ValueError(
+            f"`{taken[0]}` is of flows, and `train.method` is {train.method}; take `{taken[0]}` out, or set "
+            "`train.method` to flow"
+        )
+    changed = dict(_changed(train.model, "train.model", kept=("size", "depth", "hidden", "heads", "dropout")))
+    changed |= _changed(train.latents, "train.latents")
+    changed |= _changed(train.objective, "train.objective", kept=("padding",))
+    if changed:
+        back = ", ".join(f"{path}={json.dumps(value)}" for path, value in changed.items())
+        raise ValueError(
+            f"`train.method: {train.method}` has no latents, hence no use for {', '.join(changed)}; take "
+            f"{'that' if len(changed) == 1 else 'these'} out, or set back what another file sets: {back}"
+        )
+
+
+def _changed(section: Section, path: str, *, kept: tuple[str, ...] = ()) -> Iterator[tuple[str, JSON]]:
+    """Settings that are not at their defaults, with these."""
+    for name, field in type(section).model_fields.items():
+        if name not in kept and getattr(section, name) != field.default:
+            yield f"{path}.{name}", field.default
 
 
 def _missing(split: str) -> str:

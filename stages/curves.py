@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from elf.stages.model.config import LEVELS
 from elf.stages.tally import BY_LEVEL, counts_of, unit_of
+from elf.stages.token_tally import nats_in
 
 BINS = 100
 SMALLEST_BIN = 4
@@ -56,37 +57,42 @@ class Levels:
 
 
 def read_curves(lines: Iterable[Mapping[str, Any]]) -> list[Curve]:
-    """Curves of loss, ce and l2. A step without rows of a branch says nothing about it and is left out there."""
+    """Curves of loss, ce and l2, of a baseline of its nats. A step without rows of a branch says nothing about it and
+    is left out there."""
     steps: list[tuple[float, ...]] = []
     heldout: list[Mapping[str, Any]] = []
+    parts: tuple[str, ...] = PARTS
     for line in lines:
         if "heldout_loss" in line:
             heldout.append(line)
         else:
+            parts = PARTS if (nats := nats_in(line)) is None else (nats,)
             steps.append(
-                (line["step"], *(figure for part in PARTS for figure in (line[part], _weight(part, line))))
+                (line["step"], *(figure for part in parts for figure in (line[part], _weight(part, line))))
             )
-    table = np.array(steps, dtype=np.float64).reshape(-1, 1 + 2 * len(PARTS))
+    table = np.array(steps, dtype=np.float64).reshape(-1, 1 + 2 * len(parts))
     return [
-        _curve(part, table[:, [0, 1 + 2 * place, 2 + 2 * place]], heldout) for place, part in enumerate(PARTS)
+        _curve(part, table[:, [0, 1 + 2 * place, 2 + 2 * place]], heldout) for place, part in enumerate(parts)
     ]
 
 
 def read_levels(lines: Iterable[Mapping[str, Any]]) -> list[Levels]:
     """Each branch's loss over the noise level; none where the lines do not tell it."""
     steps: list[Array] = []
+    branches: Mapping[str, str] = {}
     heldout: Mapping[str, Any] | None = None
     for line in lines:
         if "heldout_loss" in line:
             heldout = line
-        elif f"ce_sum{BY_LEVEL}" in line:
-            steps.append(_by_level(line, ""))
+        elif parts := _told_by_level(line):
+            branches = parts
+            steps.append(_by_level(line, "", branches))
     if not steps:
         return []
     thirds = np.stack([np.sum(third, axis=0) for third in np.array_split(np.array(steps), THIRDS)])
-    held = np.full((4, LEVELS), np.nan)
-    if heldout is not None and f"heldout_ce_sum{BY_LEVEL}" in heldout:
-        held = _by_level(heldout, "heldout_")
+    held = np.full((2 * len(branches), LEVELS), np.nan)
+    if heldout is not None and _told_by_level(heldout, "heldout_"):
+        held = _by_level(heldout, "heldout_", branches)
     middles = (np.arange(LEVELS) + 0.5) / LEVELS
     return [
         Levels(
@@ -95,14 +101,21 @@ def read_levels(lines: Iterable[Mapping[str, Any]]) -> list[Levels]:
             _means(thirds[:, 2 * place], thirds[:, 2 * place + 1]),
             _means(*held[2 * place :][:2]),
         )
-        for place, part in enumerate(BRANCHES)
+        for place, part in enumerate(branches)
     ]
 
 
-def _by_level(line: Mapping[str, Any], prefix: str) -> Array:
-    """(4, K): each branch's sums and units."""
-    unit = unit_of(line, prefix)
-    names = [name for part, branch in BRANCHES.items() for name in (f"{part}_sum", f"{branch}_{unit}")]
+def _told_by_level(line: Mapping[str, Any], prefix: str = "") -> Mapping[str, str]:
+    """What a line tells by noise level, with what its units are called; nothing of what knows no noise."""
+    if f"{prefix}ce_sum{BY_LEVEL}" in line:
+        unit = unit_of(line, prefix)
+        return {part: f"{branch}_{unit}" for part, branch in BRANCHES.items()}
+    return {"nll_bound": "positions"} if f"{prefix}nll_bound_sum{BY_LEVEL}" in line else {}
+
+
+def _by_level(line: Mapping[str, Any], prefix: str, branches: Mapping[str, str]) -> Array:
+    """(2 each, K): each branch's sums and units."""
+    names = [name for part, units in branches.items() for name in (f"{part}_sum", units)]
     return np.array([line[f"{prefix}{name}{BY_LEVEL}"] for name in names], dtype=np.float64)
 
 
@@ -131,5 +144,7 @@ def _curve(part: str, table: Array, heldout: list[Mapping[str, Any]]) -> Curve:
 
 def _weight(part: str, line: Mapping[str, Any]) -> float:
     """Units behind a step's figure."""
+    if part in line and nats_in(line) == part:
+        return line["positions"]
     decoded, denoised = counts_of(line)
     return {"loss": decoded + denoised, "ce": decoded, "l2": denoised}[part]

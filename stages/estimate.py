@@ -18,15 +18,15 @@ from elf.stages.experiment import TokenizeStep
 from elf.stages.hints import expected_size, vocabulary_of, width_of
 from elf.stages.machine import Machine, Work
 from elf.stages.model.config import ModelConfig
-from elf.stages.model.flops import count_weights, step_flops
+from elf.stages.model.flops import count_weights
 from elf.stages.pace import flops_text, percent
-from elf.stages.shapes import objective_config
 from elf.stages.steps import training_length
 from elf.stages.totals import Estimate
 from elf.stages.train_settings import Train, Training
 from elf.stages.workload import (
     PRETRAIN_CALLS,
     TRAINED_IN,
+    AnyConfig,
     EncoderShape,
     encoded_positions,
     encoding,
@@ -35,6 +35,7 @@ from elf.stages.workload import (
     network_of,
     pretrained_shape,
     read_shape,
+    row_parts,
     sampling,
     training,
 )
@@ -249,7 +250,11 @@ class Estimator:
         compute = planned.step.compute
         state = count_weights(network) * STATE_BYTES[section.optim.name]
         scratch = float(section.keep * state)
-        if isinstance(compute, TrainCompute) and compute.source in ("live", "rolling"):
+        if (
+            isinstance(network, ModelConfig)
+            and isinstance(compute, TrainCompute)
+            and compute.source in ("live", "rolling")
+        ):
             beside = self.live_seconds(planned, steps * section.batch)
             seconds = seconds + beside if beside is not None else None
             if compute.source == "rolling":
@@ -271,7 +276,7 @@ class Estimator:
             return None
         assert isinstance(section, Train)
         compute = train.step.compute
-        a_row = step_flops(network, objective_config(section.objective), self.length)
+        a_row = sum(row_parts(self.experiment, network))
         peak = self.machine.peak(compute, TRAINED_IN[section.precision], processes=compute.processes)
         tokens_per_s = cost.tokens / cost.seconds
         return TrainingSpeed(
@@ -330,12 +335,10 @@ class Estimator:
         """d of the encoder."""
         return width_of(self.experiment, self.found("fetch-encoder"))
 
-    def network(self) -> ModelConfig | None:
+    def network(self) -> AnyConfig | None:
         """What is or would be trained."""
-        width = self.width()
-        if width is None:
-            return None
-        return network_of(self.experiment, width, vocabulary_of(self.experiment, self.found("tokenize")))
+        vocabulary = vocabulary_of(self.experiment, self.found("tokenize"))
+        return network_of(self.experiment, self.width(), vocabulary)
 
     def found(self, step: str) -> Artifact | None:
         return self.known[step].found if step in self.known else None

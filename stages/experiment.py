@@ -93,11 +93,11 @@ TRAIN = StageSpec(
     "train",
     Train,
     "elf.stages.train:run",
-    ("tokens", "latents", "heldout_tokens?", "heldout_latents?"),
+    ("tokens", "latents?", "heldout_tokens?", "heldout_latents?"),
     version=2,
     launch=Launch.ACCELERATE,
     worker="elf.stages.worker",
-    neutral={"accumulate": 1},
+    neutral={"accumulate": 1, "method": "flow"},
 )
 DISTILL = StageSpec(
     "distill",
@@ -119,7 +119,7 @@ SAMPLE = StageSpec(
     version=1,
     launch=Launch.EITHER,
     worker="elf.stages.worker",
-    neutral={"trajectories": 0, "over": None, "precision": "float32"},
+    neutral={"trajectories": 0, "over": None, "precision": "float32", "temperature": 1.0, "top_p": 1.0},
 )
 CONTROL = StageSpec(
     "control",
@@ -179,6 +179,11 @@ class _Builder:
         self.steps[name] = Step(name, spec, section, dict(inputs), compute, prefix, places)
         return name
 
+    @property
+    def encodes(self) -> bool:
+        """Whether anything is made of latents: baselines are not."""
+        return self.experiment.train.method == "flow"
+
     def fetch(self, name: str, asset: Asset, prefix: str) -> str:
         """The step that brings ``asset``; two roles of one asset share a step's key, not its name."""
         return self.add(f"fetch-{name}", FETCH, locate(asset), {}, prefix)
@@ -198,7 +203,8 @@ class _Builder:
         """Tokenize steps of every split there is."""
         data, settings = self.experiment.data, self.experiment.tokenize
         self.fetch("train", data.train.asset, "data.train.asset")
-        if self.experiment.encode.encoder is not None:
+        own = settings.tokenizer is not None or settings.subwords is not None
+        if self.experiment.encode.encoder is not None and (self.encodes or not own):
             self.fetch("encoder", self.experiment.encode.encoder, "encode.encoder")
         tokenizer = self.tokenizer()
         sources: dict[Split, Source | None] = {
@@ -239,11 +245,16 @@ class _Builder:
         return self.add("train", TRAIN, train, self.learnt_from(train, corpus), "train")
 
     def learnt_from(self, section: Training, corpus: Mapping[Split, str]) -> dict[str, str]:
-        """What every training run takes: its own split, and the held-out one where it looks at that."""
-        inputs = {"tokens": corpus["train"], "latents": self.encode("train", corpus)}
+        """What every training run takes: its own split, and the held-out one where it looks at that; of a baseline
+        only their tokens."""
+        splits: dict[str, Split] = {"": "train"}
         if section.heldout is not None and "validation" in corpus:
-            inputs["heldout_tokens"] = corpus["validation"]
-            inputs["heldout_latents"] = self.encode("validation", corpus)
+            splits["heldout_"] = "validation"
+        inputs: dict[str, str] = {}
+        for prefix, split in splits.items():
+            inputs[f"{prefix}tokens"] = corpus[split]
+            if self.encodes:
+                inputs[f"{prefix}latents"] = self.encode(split, corpus)
         return inputs
 
     def distill(self, model: str, corpus: Mapping[Split, str]) -> dict[int, str]:
@@ -283,7 +294,9 @@ class _Builder:
         for setting in self.experiment.sample:
             inputs = {"model": setting.model, "tokens": corpus["train"]}
             if self.experiment.data.train.pairs:
-                inputs |= {"tokens": corpus[setting.split], "latents": self.encode(setting.split, corpus)}
+                inputs["tokens"] = corpus[setting.split]
+                if self.encodes:
+                    inputs["latents"] = self.encode(setting.split, corpus)
             name = f"sample-{setting.name}"
             made[setting.name] = self.add(name, SAMPLE, setting, inputs, setting.place, **setting.places)
         for index, control in enumerate(self.experiment.evaluate.controls):

@@ -6,7 +6,7 @@ makes those of its own places. No latent crosses a process boundary.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -14,12 +14,13 @@ from elf.cache.layout import Array
 from elf.cache.prefetch import BUFFERS, Ahead
 from elf.stages.latents import LatentRows, RawBatch
 from elf.stages.model.config import ObjectiveConfig
-from elf.stages.model.draws import Draws, draw, draw_drops
+from elf.stages.model.draws import draw, draw_drops
 from elf.stages.order import Integers, Order
 
 
 class Drawing(Protocol):
-    """How a step's random numbers come of (seed, step, places): ``draw`` and its kin."""
+    """How a step's random numbers come of (seed, step, places): ``draw`` and its kin. Whatever they are, they have a
+    ``drop_B`` and can ``take`` those of some of the rows."""
 
     def __call__(
         self,
@@ -32,18 +33,18 @@ class Drawing(Protocol):
         width: int,
         objective: ObjectiveConfig,
         device: torch.device,
-    ) -> Draws: ...
+    ) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fed:
     """What one process trains on in step ``step`` (from 0). ``rows`` are those of the whole global batch;
-    ``raw`` lies in a buffer that is used again once the next step is asked for."""
+    ``raw`` lies in a buffer that is used again once the next step is asked for; ``draws`` are what the recipe draws."""
 
     step: int
     rows: Integers
     raw: RawBatch
-    draws: Draws
+    draws: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class Recipe:
         mine = rows[self.places.start : self.places.stop]
         return Fed(step, rows, self.latents.read(mine, draws.drop_B, buffer), draws)
 
-    def draws(self, step: int, places: Sequence[int]) -> Draws:
+    def draws(self, step: int, places: Sequence[int]) -> Any:
         """The random numbers of the given places of a step's global batch."""
         return self.drawing(
             self.seed,

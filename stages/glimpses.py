@@ -4,6 +4,10 @@ They lie in ``aux/samples/step_<n>.jsonl`` and touch nothing that training makes
 weights are the averaged ones, rows of pairs are read once, before the first step.
 """
 
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
 import numpy as np
 import torch
 
@@ -15,11 +19,16 @@ from elf.stages.config import Sample
 from elf.stages.latents import LatentRows
 from elf.stages.model.network import Network
 from elf.stages.model.speeding import uncompiled
+from elf.stages.model.token_config import TokenSamplerConfig
+from elf.stages.model.token_network import TokenNetwork
 from elf.stages.sample import read_out
 from elf.stages.sampling import Sampling, sampler_config
 from elf.stages.texts import GLIMPSES, Text, write_texts
+from elf.stages.token_models import TokenCard, TrainedTokens
+from elf.stages.token_sampling import TokenSampling
 from elf.stages.trained import Card, Trained
 from elf.stages.training_state import TrainingState
+from elf.stages.vocabulary import Vocabulary
 
 TOLD, LETTERS = 2, 64
 """Texts that are said to who is watching, and how much of each: a line of a terminal."""
@@ -34,8 +43,8 @@ class Glimpses:
         settings: GlimpseSettings,
         context: StageContext,
         *,
-        network: Network,
-        card: Card,
+        network: Network | TokenNetwork,
+        card: Card | TokenCard,
         seed: int,
         rows: LatentRows,
         device: torch.device,
@@ -44,11 +53,9 @@ class Glimpses:
         self._rows = rows.tokens
         pairs = self._rows.vocabulary.max_source is not None
         self._places = range(min(settings.count, rows.rows) if pairs else settings.count)
-        trained = Trained(network, card, digest="")
-        config = sampler_config(Sample(name="glimpses", method="ode", steps=settings.steps), trained)
-        sources = rows if pairs else None
-        self._sampling = Sampling(trained, config, self._rows.vocabulary, sources, str(device))
-        self._condition = self._sampling.condition(self._places)
+        self._pairs = pairs
+        model = _Model(network, card, self._rows.vocabulary, str(device))
+        self._sample = model.sampled(settings.steps, seed, self._places, rows if pairs else None)
         self.read([np.array([], np.int64)] * len(self._places))  # a tokenizer that is not there is missed now
 
     def due(self, step: int) -> bool:
@@ -60,7 +67,7 @@ class Glimpses:
         network = state.network.eval()
         try:
             with state.ema.applied(network), uncompiled():
-                ids = self._sampling.ids(self._seed, self._places, self._condition)
+                ids = self._sample()
         except Failed as reason:
             self._context.progress.note(f"No samples after step {state.step}: {reason}")
             return ()
@@ -75,7 +82,33 @@ class Glimpses:
     def read(self, ids: list[np.ndarray]) -> tuple[Text, ...]:
         """The texts of tokenizer ids, in order."""
         made = [(self._seed, place, row.tolist()) for place, row in zip(self._places, ids, strict=True)]
-        return tuple(read_out(made, self._rows, pairs=self._condition is not None))
+        return tuple(read_out(made, self._rows, pairs=self._pairs))
+
+
+class _Model(NamedTuple):
+    """What is trained, as it may be sampled on the way."""
+
+    network: Network | TokenNetwork
+    card: Card | TokenCard
+    vocabulary: Vocabulary
+    device: str
+
+    def sampled(
+        self, steps: int, seed: int, places: range, sources: LatentRows | None
+    ) -> Callable[[], list[np.ndarray]]:
+        """What samples these texts whenever it is called; the rows they are conditioned on are read now."""
+        network, card, vocabulary, device = self
+        if isinstance(card, TokenCard):
+            assert isinstance(network, TokenNetwork)
+            config = TokenSamplerConfig(card.method, steps=steps if card.method == "masked" else None)
+            rows = None if sources is None else sources.tokens
+            tokens = TokenSampling(TrainedTokens(network, card, ""), config, vocabulary, rows, device)
+            return partial(tokens.ids, seed, places, tokens.condition(places))
+        assert isinstance(network, Network)
+        trained = Trained(network, card, digest="")
+        setting = sampler_config(Sample(name="glimpses", method="ode", steps=steps), trained)
+        flow = Sampling(trained, setting, vocabulary, sources, device)
+        return partial(flow.ids, seed, places, flow.condition(places))
 
 
 def shorten(text: str) -> str:

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
 
 from elf.pipeline.errors import Failed
 from elf.stages.feeding import Recipe
@@ -18,6 +17,7 @@ from elf.stages.train_settings import Heldout as HeldoutSettings
 
 if TYPE_CHECKING:
     from elf.stages.model.objective import Loss
+    from elf.stages.objectives import Goal
 
 
 class Heldout:
@@ -44,8 +44,8 @@ class Heldout:
         return step % self._every == 0
 
     @torch.no_grad()
-    def measure(self, objective: nn.Module) -> Tally:
-        """The losses of all rows. ``objective`` maps a batch and its draws to a Loss, as in training."""
+    def measure(self, objective: "Goal") -> Tally:
+        """The losses of all rows."""
         levels_4K = torch.zeros(4, LEVELS, dtype=torch.float64, device=self._recipe.device)
         for number, start in enumerate(range(0, self._rows, self._recipe.batch)):
             places = self._recipe.places
@@ -56,7 +56,7 @@ class Heldout:
                 batch = self._recipe.latents.normalise(fed.raw, self._recipe.device)
                 loss: Loss = objective(batch, fed.draws)
                 levels_4K += loss.levels_4K
-        found = Tally.of(self._team.total([levels_4K]))
+        found = objective.tally.of(self._team.total([levels_4K]))
         if not math.isfinite(found.loss):
             raise Failed(
                 f"The held-out loss is {found.loss}: the validation split's latents hold numbers that are not finite, "

@@ -24,7 +24,7 @@ from elf.pipeline.section import differences
 from elf.stages.model.objective import Batch
 from elf.stages.order import Integers
 from elf.stages.rows import TokenRows
-from elf.stages.states import PAIR_VIEWS, PLAIN, States, StoredStates
+from elf.stages.states import PAIR_VIEWS, PLAIN, NoStates, States, StoredStates
 from elf.stages.train_settings import Latents as LatentSettings
 
 FARTHEST = 3.0
@@ -131,6 +131,12 @@ def open_latents(
     _check_lengths(views, rows)
     scale = choose_scale(settings, *moments_in(facts))
     return LatentRows(rows, StoredStates(rows, views), scale, facts.get("encoder"))
+
+
+def open_ids(tokens: Artifact) -> LatentRows:
+    """The rows of a split without states: their latents have no width."""
+    rows = TokenRows.open(tokens.path)
+    return LatentRows(rows, NoStates(rows), Scale(0.0, 1.0), None)
 
 
 def moments_in(facts: Mapping[str, Any]) -> tuple[float, float]:

@@ -1,6 +1,8 @@
 """The losses as modules, so that their forward is what the processes of a run synchronise."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,25 +15,52 @@ from elf.stages.model.masks import loss_mask
 from elf.stages.model.network import Network
 from elf.stages.model.objective import Batch, Loss, loss
 from elf.stages.model.speeding import few_rows
-from elf.stages.tally import Unit
+from elf.stages.tally import Tally, Unit
 
 
-class Objective(nn.Module):
-    """Denoising and decoding (paper, Section 3). ``few_shapes``: the passes without gradient take few numbers of rows,
-    for a compiled network."""
+class Goal(nn.Module, ABC):
+    """What a network is trained towards. ``forward`` maps a batch and its draws to a Loss; ``few_shapes``: the passes
+    without gradient take few numbers of rows, for a compiled network."""
 
     unit: Unit = "positions"
+    tally: type[Tally] = Tally
+
+    def __init__(self, config: ObjectiveConfig, precision: str, *, few_shapes: bool = False) -> None:
+        super().__init__()
+        self.config, self.precision, self.few_shapes = config, precision, few_shapes
+
+    def forward(self, batch: Batch, draws: Any) -> Loss:
+        """The loss of a batch under its draws."""
+        with torch.autocast(batch.ids_BL.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+            return self.measure(batch, draws, few_rows(len(batch.ids_BL)) if self.few_shapes else 1)
+
+    @abstractmethod
+    def measure(self, batch: Batch, draws: Any, row_multiple: int) -> Loss:
+        """As ``forward``, in whatever precision is on."""
+
+    @property
+    def all_used(self) -> bool:
+        """Whether every step gives every parameter a gradient."""
+        return True
+
+    def units(self, raw: RawBatch) -> Tensor:
+        """(B,) how many of what the loss is a mean over each row has."""
+        length = raw.ids_BL.shape[1]
+        return loss_mask(raw.condition_length_B, raw.length_B, length, self.config.padding).sum(dim=1)
+
+    def beside(self, draws: Any) -> Mapping[str, int]:
+        """What else a step's line of metrics counts."""
+        return {}
+
+
+class Objective(Goal):
+    """Denoising and decoding (paper, Section 3)."""
 
     def __init__(
         self, network: Network, config: ObjectiveConfig, precision: str, *, few_shapes: bool = False
     ) -> None:
-        super().__init__()
-        self.network, self.config, self.precision, self.few_shapes = network, config, precision, few_shapes
-
-    def forward(self, batch: Batch, draws: Draws) -> Loss:
-        """The loss of a batch under its draws."""
-        with torch.autocast(batch.x_BLD.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
-            return self.measure(batch, draws, few_rows(len(batch.x_BLD)) if self.few_shapes else 1)
+        super().__init__(config, precision, few_shapes=few_shapes)
+        self.network = network
 
     def measure(self, batch: Batch, draws: Draws, row_multiple: int) -> Loss:
         """As ``forward``, in whatever precision is on."""
@@ -41,15 +70,6 @@ class Objective(nn.Module):
     def all_used(self) -> bool:
         """Whether every step gives every parameter a gradient."""
         return self.config.self_condition > 0
-
-    def units(self, raw: RawBatch) -> Tensor:
-        """(B,) how many of what the loss is a mean over each row has."""
-        length = raw.ids_BL.shape[1]
-        return loss_mask(raw.condition_length_B, raw.length_B, length, self.config.padding).sum(dim=1)
-
-    def beside(self, draws: Draws) -> Mapping[str, int]:
-        """What else a step's line of metrics counts."""
-        return {}
 
 
 class Distillation(Objective):

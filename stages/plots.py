@@ -13,10 +13,13 @@ TITLES = {
     "loss": "Training loss",
     "ce": "Decode branch: cross-entropy, nats",
     "l2": "Denoise branch: squared error",
+    "nll": "Loss: nats a token",
+    "nll_bound": "Loss: nats a token, a bound",
 }
 LEVEL_TITLES = {
     "ce": "Decode branch by noise level",
     "l2": "Denoise branch by noise level",
+    "nll_bound": "Loss by the share of tokens that are left",
 }
 FAINTEST = 0.25
 """Opacity of the first third of training, beside that of the last."""
@@ -43,19 +46,21 @@ def draw_curve(curve: Curve) -> Drawing:
 
 def draw_together(curves: Mapping[str, Curve]) -> Drawing:
     """One part of the loss of several trainings, by the names they go by."""
-    part = next(iter(curves.values())).part
+    parts = {curve.part for curve in curves.values()}
+    part = min(parts)
+    title = TITLES[part] if len(parts) == 1 else "Loss: nats a token, of masked models a bound"
 
     def paint(axes: Axes, palette: Palette) -> None:
         for place, (name, curve) in enumerate(curves.items()):
             colour = palette.series[place % len(palette.series)]
             axes.plot(curve.step, curve.mean, color=colour, lw=1.3, label=name)
             axes.plot(curve.heldout_step, curve.heldout, color=colour, lw=1.0, ls=(0, (3, 2)))
-        axes.set_title(TITLES[part])
+        axes.set_title(title)
         axes.set_xlabel("step")
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.legend(frameon=False, fontsize=7.5, labelcolor=palette.ink)
 
-    return draw(f"curves-{part}", f"{TITLES[part]} over training steps, by run", paint)
+    return draw(f"curves-{part}", f"{title} over training steps, by run", paint)
 
 
 def draw_levels(levels: Levels) -> Drawing:

@@ -4,8 +4,9 @@ Text i of a seed starts from the noise that the sample stage gives it. A source 
 encoded as the sources of training were, but alone and without padding, which changes rounding only.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,27 +20,41 @@ from elf.stages.encoder import Encoder, describe_encoder, load_encoder
 from elf.stages.encoding import DTYPES
 from elf.stages.model.sampler import Condition
 from elf.stages.rows import TokenRows
+from elf.stages.sample_settings import SampleMethod
 from elf.stages.sampling import Sampling, sampler_config
-from elf.stages.trained import load_trained
-from elf.stages.vocabulary import TextTokenizer, decode_texts, load_tokenizer
+from elf.stages.token_sampling import open_token_sampling
+from elf.stages.trained import load_trained, method_of
+from elf.stages.vocabulary import TextTokenizer, Vocabulary, decode_texts, load_tokenizer
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """What turns a source into the states a model is conditioned on."""
+    """What turns a source into the states that a flow is conditioned on."""
 
+    sampling: Sampling
     encoder: Encoder
     dtype: torch.dtype
     """Of stored states."""
 
+    def read(self, ids: np.ndarray, count: int) -> Condition:
+        """The one source for ``count`` texts."""
+        states_1LD = self.encoder.states(torch.from_numpy(ids.astype(np.int64))[None])
+        scale, model = self.sampling.trained.card.scale, self.sampling.trained.model
+        states_LD = (states_1LD[0].to(self.dtype).float() - scale.mean) / scale.std
+        x_BLD = torch.zeros(count, model.length, model.width, device=self.sampling.device)
+        x_BLD[:, : ids.size] = states_LD
+        return Condition(x_BLD, torch.full((count,), ids.size, device=self.sampling.device))
+
 
 @dataclass(frozen=True, slots=True)
 class Prompter:
-    """A trained model with its tokenizer; ``reader`` is None where it was trained on plain text."""
+    """A trained model with its tokenizer. ``read`` makes of ids what a text is conditioned on, and ``sample`` texts;
+    the former is None where the model was trained on plain text."""
 
-    sampling: Sampling
+    vocabulary: Vocabulary
     tokenizer: TextTokenizer
-    reader: Reader | None
+    sample: Callable[[int, Sequence[int], Any], list[np.ndarray]]
+    read: Callable[[np.ndarray, int], Any] | None
 
     def texts(self, count: int, *, seed: int, prompt: str | None = None) -> list[str]:
         """``count`` texts, all of the one source where there is a ``prompt``.
@@ -48,30 +63,25 @@ class Prompter:
         without a token.
         """
         condition = self._condition(prompt, count)
-        ids = self.sampling.ids(seed, range(count), condition)
-        return decode_texts(self.tokenizer, ids, self.sampling.vocabulary.end_id)
+        ids = self.sample(seed, range(count), condition)
+        return decode_texts(self.tokenizer, ids, self.vocabulary.end_id)
 
-    def _condition(self, prompt: str | None, count: int) -> Condition | None:
-        if (prompt is None) != (self.reader is None):
+    def _condition(self, prompt: str | None, count: int) -> Any:
+        if (prompt is None) != (self.read is None):
             raise Misconfigured(
                 "This model was trained on pairs: give it a source with --prompt."
                 if prompt is None
                 else "This model was trained on plain text and writes from noise alone; leave --prompt out."
             )
-        if prompt is None or self.reader is None:
+        if prompt is None or self.read is None:
             return None
         [ids] = self.tokenizer.encode([prompt])
-        ids = ids[: self.sampling.vocabulary.max_source]
+        ids = ids[: self.vocabulary.max_source]
         if not ids.size:
             raise Misconfigured(
                 f"The --prompt {prompt!r:.60} has no token that the tokenizer knows; give it some text."
             )
-        states_1LD = self.reader.encoder.states(torch.from_numpy(ids.astype(np.int64))[None])
-        scale, model = self.sampling.trained.card.scale, self.sampling.trained.model
-        states_LD = (states_1LD[0].to(self.reader.dtype).float() - scale.mean) / scale.std
-        x_BLD = torch.zeros(count, model.length, model.width, device=self.sampling.device)
-        x_BLD[:, : ids.size] = states_LD
-        return Condition(x_BLD, torch.full((count,), ids.size, device=self.sampling.device))
+        return self.read(ids, count)
 
 
 def open_prompter(
@@ -83,26 +93,32 @@ def open_prompter(
     """
     device = choose_device("auto")
     rows = TokenRows.open(tokens.path)
+    tokenizer = load_tokenizer(rows.path / "tokenizer")
+    if method_of(model.path) != "flow":
+        written = open_token_sampling(section, model.path, rows, device)
+        reads = written.read if written.sources is not None else None
+        return Prompter(rows.vocabulary, tokenizer, written.ids, reads)
     trained = load_trained(model.path, section.weights, device)
     trained.card.check_fits(vocabulary=rows.vocabulary)
-    reader = None
-    if rows.vocabulary.max_source is not None:
-        if encoder is None:
-            raise Failed(
-                "The encoder of this run is gone from the store; `elf run` with its configuration brings it back."
-            )
-        info = describe_encoder(encoder.path / "data", layer=encode.layer, compute=encode.compute)
-        trained.card.check_fits(encoder=encoder_facts(info, check_tokens(rows, info)))
-        reader = Reader(load_encoder(info, device), DTYPES[encode.dtype])
     config = sampler_config(section, trained)
     sampling = Sampling(trained, config, rows.vocabulary, None, device, section.precision)
-    return Prompter(sampling, load_tokenizer(rows.path / "tokenizer"), reader)
+    if rows.vocabulary.max_source is None:
+        return Prompter(rows.vocabulary, tokenizer, sampling.ids, None)
+    if encoder is None:
+        raise Failed(
+            "The encoder of this run is gone from the store; `elf run` with its configuration brings it back."
+        )
+    info = describe_encoder(encoder.path / "data", layer=encode.layer, compute=encode.compute)
+    trained.card.check_fits(encoder=encoder_facts(info, check_tokens(rows, info)))
+    reader = Reader(sampling, load_encoder(info, device), DTYPES[encode.dtype])
+    return Prompter(rows.vocabulary, tokenizer, sampling.ids, reader.read)
 
 
-def choose_setting(settings: Sequence[Sample], name: str | None) -> Sample:
-    """The setting of that name, else the first, else the defaults. Raises Misconfigured for one that is not there."""
+def choose_setting(settings: Sequence[Sample], name: str | None, *, method: SampleMethod = "sde") -> Sample:
+    """The setting of that name, else the first, else the defaults of a method. Raises Misconfigured for one that is
+    not there."""
     if name is None:
-        return settings[0] if settings else Sample(name="default")
+        return settings[0] if settings else Sample(name="default", method=method)
     for setting in settings:
         if setting.name == name:
             return setting

@@ -129,7 +129,7 @@ def call(role: str) -> str:
 
 
 def key_figures(inputs: Mapping[str, Artifact], nodes: Sequence[lineage.Node]) -> list[tuple[str, str]]:
-    """The five numbers one asks for first: label and text."""
+    """The numbers one asks for first: label and text. A baseline has a perplexity besides."""
     train = inputs["train"].manifest.facts
     latents = inputs["latents"].manifest.facts if "latents" in inputs else None
     seconds = sum(node.seconds for node in nodes if node.seconds is not None)
@@ -142,7 +142,17 @@ def key_figures(inputs: Mapping[str, Artifact], nodes: Sequence[lineage.Node]) -
             f"{say_count(latents['rows'])} × {latents['length']} × {latents['width']}" if latents else "none",
         ),
         ("time of all stages", seconds_text(seconds)),
+        *_perplexity(train),
     ]
+
+
+def _perplexity(train: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Of the run's own held-out tokens; a masked model's is known from above."""
+    heldout = train.get("heldout") or {}
+    for name, words in (("perplexity", ""), ("perplexity_bound", "at most ")):
+        if (value := heldout.get(f"heldout_{name}")) is not None:
+            return [("held-out perplexity", f"{words}{value:,.1f}")]
+    return []
 
 
 def reading(settings: Mapping[str, Any], controls: Mapping[str, Any]) -> str:

@@ -11,10 +11,10 @@ it; the first process writes the result, and `trajectory.json` where texts are f
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -36,10 +36,12 @@ from elf.stages.sampled import Batch, Made, Part, cut, read_parts, write_part
 from elf.stages.sampling import Sampling, sampler_config
 from elf.stages.team import Team, join
 from elf.stages.texts import SAMPLES, SETTINGS, Text, write_texts
-from elf.stages.trained import load_trained
+from elf.stages.token_sampling import TokenSampling, open_token_sampling
+from elf.stages.trained import load_trained, method_of
 from elf.stages.trajectory import TRAJECTORY, write_trajectory
 from elf.stages.vocabulary import decode_texts, load_tokenizer
 
+AnySampling: TypeAlias = Sampling | TokenSampling
 PARTS = "parts"
 POSITIONS = {"cpu": 4096, "cuda": 65536}
 """Positions of one batch where `compute.sample.batch` names no number of rows."""
@@ -51,7 +53,7 @@ def run(section: Sample, context: StageContext) -> Mapping[str, JSON]:
     team = join(context.compute)
     if not context.compute.several:  # those that were launched are told of already
         note_devices(context.out, describe_devices(team.device.type))
-    sampling, rows = prepare(section, context, team.device)
+    sampling, rows = open_sampling(section, context, team.device)
     count = section.count if sampling.sources is None else rows.rows
     if section.trajectories > count:
         raise Misconfigured(
@@ -66,7 +68,7 @@ def run(section: Sample, context: StageContext) -> Mapping[str, JSON]:
     return facts
 
 
-def sample_all(sampling: Sampling, batches: Sequence[Batch], context: StageContext, team: Team) -> Made:
+def sample_all(sampling: AnySampling, batches: Sequence[Batch], context: StageContext, team: Team) -> Made:
     """Have all batches sampled; the first process knows what all of them gave, and what was recorded before."""
     parts = make_folder(context.out / PARTS)
     made = Made(parts)
@@ -90,7 +92,7 @@ def sample_all(sampling: Sampling, batches: Sequence[Batch], context: StageConte
     return made
 
 
-def sample_batch(sampling: Sampling, batch: Batch, parts: Path) -> Part:
+def sample_batch(sampling: AnySampling, batch: Batch, parts: Path) -> Part:
     """Sample a batch and record it."""
     ids = sampling.ids(batch.seed, batch.places)
     part = Part(batch.seed, batch.places, tuple(tuple(row.tolist()) for row in ids))
@@ -101,14 +103,14 @@ def sample_batch(sampling: Sampling, batch: Batch, parts: Path) -> Part:
 def conclude(
     section: Sample,
     context: StageContext,
-    sampling: Sampling,
+    sampling: AnySampling,
     rows: TokenRows,
     made: Sequence[tuple[int, int, Sequence[int]]],
 ) -> dict[str, JSON]:
     """Write the result, take the records away; the facts of the run."""
     texts = read_out(made, rows, pairs=sampling.sources is not None)
     write_texts(context.out / SAMPLES, texts)
-    if section.trajectories:
+    if section.trajectories and isinstance(sampling, Sampling):
         seed, tokenizer = section.seeds[0], load_tokenizer(rows.path / "tokenizer")
         followed = [ids for _, _, ids in made[: section.trajectories]]
         write_trajectory(context.out / TRAJECTORY, follow(sampling, tokenizer, seed, followed))
@@ -129,12 +131,23 @@ def sample_compute(compute: Compute) -> SampleCompute:
     return compute if isinstance(compute, SampleCompute) else SampleCompute(**compute.model_dump())
 
 
-def prepare(section: Sample, context: StageContext, device: torch.device) -> tuple[Sampling, TokenRows]:
-    """The model, checked against the tokens and states it is to be used with; refuses what does not fit."""
+def open_sampling(
+    section: Sample, context: StageContext, device: torch.device
+) -> tuple[AnySampling, TokenRows]:
+    """The model, a flow or a baseline, and the rows it is to be used with; refuses what does not fit."""
     if len(set(section.seeds)) != len(section.seeds) or not section.seeds:
         raise Misconfigured(
             f"sample.seeds is {list(section.seeds)}; give one or more seeds, each of them once."
         )
+    model = context.inputs["model"].path
+    if method_of(model) == "flow":
+        return prepare(section, context, device)
+    rows = TokenRows.open(context.inputs["tokens"].path)
+    return open_token_sampling(section, model, rows, str(device)), rows
+
+
+def prepare(section: Sample, context: StageContext, device: torch.device) -> tuple[Sampling, TokenRows]:
+    """A flow, checked against the tokens and states it is to be used with; refuses what does not fit."""
     tokens, latents = context.inputs["tokens"], context.inputs.get("latents")
     rows = TokenRows.open(tokens.path)
     trained = load_trained(context.inputs["model"].path, section.weights, device)
@@ -183,11 +196,11 @@ def read_out(made: Sequence[tuple[int, int, Sequence[int]]], rows: TokenRows, *,
     ]
 
 
-def describe(section: Sample, sampling: Sampling, context: StageContext) -> dict[str, JSON]:
+def describe(section: Sample, sampling: AnySampling, context: StageContext) -> dict[str, JSON]:
     """Everything that made the samples: sampler, weights by their digest, inputs by their keys, versions; `precision`
     where it is not float32."""
     return {
-        **asdict(sampling.config),
+        **sampling.told(),
         **({} if sampling.precision == "float32" else {"precision": sampling.precision}),
         "count": section.count,
         "seeds": list(section.seeds),

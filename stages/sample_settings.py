@@ -9,13 +9,14 @@ read: what comes after knows single settings only, with the keys they would have
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
 from elf.pipeline.section import LINKED, RUNTIME, Section
 from elf.stages.fields import FolderName, NotNegative, Positive, Precision
 from elf.stages.model.config import Grid, Method, SdeForm
+from elf.stages.model.token_config import TokenMethod
 
 MOST = 100
 """Sampling settings of one experiment; each is sampled and judged by itself."""
@@ -24,6 +25,11 @@ READINGS = 16
 """Steps that are read at most, the end apart."""
 
 WeightsKind = Literal["ema", "raw"]
+TopShare = Annotated[float, Field(gt=0, le=1)]
+SampleMethod = Literal[Method, TokenMethod]
+OF_FLOWS = ("grid", "guidance", "gamma", "input_guidance", "sde_form", "trajectories")
+OF_TOKENS = ("temperature", "top_p")
+"""Settings that flows and the baselines alone have a use for."""
 T = TypeVar("T")
 
 
@@ -41,13 +47,15 @@ Values = Annotated[tuple[T, ...], AfterValidator(_each_once)]
 class Over(Section):
     """Lists of values in the place of one; every combination of them is a setting of its own."""
 
-    method: Values[Method] | None = None
+    method: Values[SampleMethod] | None = None
     steps: Values[Positive] | None = None
     grid: Values[Grid] | None = None
     guidance: Values[NotNegative] | None = None
     gamma: Values[NotNegative] | None = None
     input_guidance: Values[NotNegative] | None = None
     sde_form: Values[SdeForm] | None = None
+    temperature: Values[NotNegative] | None = None
+    top_p: Values[TopShare] | None = None
     weights: Values[WeightsKind] | None = None
     precision: Values[Precision] | None = None
 
@@ -65,7 +73,8 @@ class Sample(Section):
     """Names the instances ``sample-NAME`` and ``evaluate-NAME``; with ``over`` what is swept follows it."""
     student: Annotated[Positive | None, LINKED] = None
     """The distilled model to sample, by its number in ``distill.rounds``; the trained one when absent."""
-    method: Method = "sde"
+    method: SampleMethod = "sde"
+    """Of a flow ``ode`` or ``sde``; of a baseline its ``train.method``."""
     steps: Positive = 32
     grid: Grid = "logit_normal"
     guidance: NotNegative = 3.0
@@ -75,6 +84,10 @@ class Sample(Section):
     input_guidance: NotNegative = 1.0
     """w, guidance on the condition (pairs only)."""
     sde_form: SdeForm = "released"
+    temperature: NotNegative = 1.0
+    """Of a baseline: divides the logits; 0 takes the most probable token."""
+    top_p: TopShare = 1.0
+    """Of a baseline: only the most probable tokens that together hold this share are chosen from."""
     weights: WeightsKind = "ema"
     precision: Precision = "float32"
     """``bf16``: the network's blocks in bfloat16, faster where the hardware has it; some percent of the ids change."""
@@ -101,6 +114,31 @@ class Sample(Section):
                 "in an entry of its own with `method: sde`"
             )
         return self
+
+    @model_validator(mode="after")
+    def _of_one_method(self) -> "Sample":
+        lists = self.over.lists() if self.over is not None else {}
+        for method in lists.get("method", (self.method,)):
+            of_tokens = method in get_args(TokenMethod)
+            strange = OF_FLOWS if of_tokens else OF_TOKENS
+            if method == "autoregressive":
+                strange = ("steps", *strange)
+            given = [name for name in strange if name in lists or self._differs(name)]
+            if given:
+                known = ", ".join(OF_TOKENS + (("steps",) if method == "masked" else ()))
+                raise ValueError(
+                    f"`method: {method}` has no use for {', '.join(f'`{name}`' for name in given)}; leave "
+                    f"{'it' if len(given) == 1 else 'them'} out"
+                    + (
+                        f" (of its own it has {known})"
+                        if of_tokens
+                        else f" (of baselines only: {', '.join(get_args(TokenMethod))})"
+                    )
+                )
+        return self
+
+    def _differs(self, name: str) -> bool:
+        return getattr(self, name) != type(self).model_fields[name].default
 
     @property
     def model(self) -> str:

@@ -4,13 +4,14 @@ Shapes: B batch, L positions, D width, N positions of a text.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from elf.pipeline.errors import Failed
+from elf.cache.manifest import JSON
+from elf.pipeline.errors import Failed, Misconfigured
 from elf.stages.config import Sample
 from elf.stages.fields import Precision
 from elf.stages.latents import LatentRows
@@ -40,6 +41,10 @@ class Sampling:
         condition = self.condition(places) if condition is None else condition
         z_BLD = self.latents(seed, places, condition)
         return [cut_at_end(row, self.vocabulary.end_id) for row in self.read(z_BLD, condition)]
+
+    def told(self) -> dict[str, JSON]:
+        """The sampler's settings, as they are written beside its texts."""
+        return asdict(self.config)
 
     def latents(
         self,
@@ -108,7 +113,13 @@ class Sampling:
 
 
 def sampler_config(section: Sample, trained: Trained) -> SamplerConfig:
-    """The sampler of a section for this model: its noise, times and self-conditioning are the objective's."""
+    """The sampler of a section for this model: its noise, times and self-conditioning are the objective's. Raises
+    Misconfigured for a baseline's."""
+    if section.method == "autoregressive" or section.method == "masked":
+        raise Misconfigured(
+            f"The sampling setting '{section.name}' has method {section.method}, and the model is a flow; set sample's "
+            "method to ode or sde."
+        )
     objective = trained.objective
     return SamplerConfig(
         method=section.method,

@@ -151,6 +151,17 @@ def describe_settings(settings: Mapping[str, Any] | None, *, without: Collection
     """`SDE · 32 steps · ω 3 · γ 1.5 · EMA weights` from a sample stage's settings; what is usual is not told."""
     if settings is None or "method" not in settings:
         return ""
+    weights = f"{'EMA' if settings['weights'] == 'ema' else settings['weights']} weights"
+    if "temperature" in settings:
+        parts = {
+            "method": settings["method"],
+            "steps": f"{settings['steps']} steps" if "steps" in settings else "",
+            "temperature": f"temperature {settings['temperature']:g}" if settings["temperature"] != 1 else "",
+            "top_p": f"top-p {settings['top_p']:g}" if settings["top_p"] != 1 else "",
+            "precision": settings.get("precision", ""),
+            "weights": weights,
+        }
+        return " · ".join(part for name, part in parts.items() if part and name not in without)
     grid, form = settings.get("grid", USUAL["grid"]), settings.get("sde_form", USUAL["sde_form"])
     stochastic = settings["method"] == "sde"
     parts = {
@@ -162,7 +173,7 @@ def describe_settings(settings: Mapping[str, Any] | None, *, without: Collection
         "sde_form": f"{form.replace('_', ' ')} form" if stochastic and form != USUAL["sde_form"] else "",
         "input_guidance": f"w {settings['input_guidance']:g}" if settings["input_guidance"] != 1 else "",
         "precision": settings.get("precision", ""),
-        "weights": f"{'EMA' if settings['weights'] == 'ema' else settings['weights']} weights",
+        "weights": weights,
     }
     return " · ".join(part for name, part in parts.items() if part and name not in without)
 

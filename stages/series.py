@@ -16,6 +16,8 @@ AXES: Mapping[str, str] = {
     "input_guidance": "w {:g}",
     "steps": "{:g} steps",
     "gamma": "γ {:g}",
+    "temperature": "temperature {:g}",
+    "top_p": "top-p {:g}",
 }
 """Settings along which points may be joined, each with how its value is told; the first that will do is taken."""
 ALIKE = ("method", "grid", "sde_form", "weights", "precision", "split", "count")
@@ -128,7 +130,8 @@ def _series(points: Sequence[Point], axis: str) -> Series:
 
 
 def _at(point: Point, axis: str) -> float:
-    return float(point.settings[axis]) if point.settings is not None else 0.0
+    """0 where the method has no such setting."""
+    return float(point.settings.get(axis, 0.0)) if point.settings is not None else 0.0
 
 
 def _pair(interval: Sequence[float] | None) -> tuple[float, float] | None:

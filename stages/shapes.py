@@ -2,6 +2,7 @@
 
 from elf.pipeline.errors import Misconfigured
 from elf.stages.model.config import SIZES, ModelConfig, ObjectiveConfig
+from elf.stages.model.token_config import TokenConfig, TokenMethod
 from elf.stages.train_settings import Model, Objective
 
 
@@ -10,14 +11,28 @@ def model_config(model: Model, *, width: int, vocabulary: int, length: int) -> M
 
     ``size`` sets depth, hidden and heads, each of which may be given over it. Raises Misconfigured.
     """
-    named = None if model.size is None else SIZES[model.size]._asdict()
-    given = model.model_dump(include={"depth", "hidden", "heads"}, exclude_none=True)
-    shape = {**(named or {}), **given}
     rest = model.model_dump(exclude={"size", "depth", "hidden", "heads"})
     try:
-        return ModelConfig(width=width, vocabulary=vocabulary, length=length, **shape, **rest)
+        return ModelConfig(width=width, vocabulary=vocabulary, length=length, **_blocks(model), **rest)
     except ValueError as error:
         raise Misconfigured(f"train.model describes no network: {error}.") from error
+
+
+def token_config(model: Model, method: TokenMethod, *, vocabulary: int, length: int) -> TokenConfig:
+    """The model of tokens that has the blocks of the same settings' flow. Raises Misconfigured."""
+    try:
+        return TokenConfig(
+            method=method, vocabulary=vocabulary, length=length, dropout=model.dropout, **_blocks(model)
+        )
+    except ValueError as error:
+        raise Misconfigured(f"train.model describes no network: {error}.") from error
+
+
+def _blocks(model: Model) -> dict[str, int]:
+    """Depth, hidden and heads."""
+    named = None if model.size is None else SIZES[model.size]._asdict()
+    given = model.model_dump(include={"depth", "hidden", "heads"}, exclude_none=True)
+    return {**(named or {}), **given}
 
 
 def objective_config(objective: Objective) -> ObjectiveConfig:

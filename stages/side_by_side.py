@@ -138,7 +138,8 @@ def _heads(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
         )
         for run in runs
     ]
-    return [(label, [dict(figures)[label] for figures in told]) for label, _ in told[0]]
+    labels = dict.fromkeys(label for figures in told for label, _ in figures)
+    return [(label, [dict(figures).get(label, "–") for figures in told]) for label in labels]
 
 
 def _differences(runs: Sequence[Run]) -> Iterator[tuple[str, list[str]]]:
@@ -175,13 +176,13 @@ def _curves(runs: Sequence[Run]) -> list[Drawing]:
         named.setdefault(key, []).append(run.name)
         if losses.exists() and key not in curves:
             curves[key] = read_curves(read_metrics(losses))
-    parts = zip(*curves.values(), strict=True)
-    together = [dict(zip(curves, part, strict=True)) for part in parts]
-    return [
-        draw_together({", ".join(named[key]): curve for key, curve in part.items()})
-        for part in together
-        if not all(curve.empty for curve in part.values())
-    ]
+    together: dict[str, dict[str, Curve]] = {}
+    for key, found in curves.items():
+        for curve in found:
+            if not curve.empty:
+                # Exact nats and bounds are of one kind.
+                together.setdefault(curve.part.removesuffix("_bound"), {})[", ".join(named[key])] = curve
+    return [draw_together(part) for part in together.values()]
 
 
 def _keys(runs: Sequence[Run]) -> Iterator[tuple[str, list[str]]]:

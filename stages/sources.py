@@ -74,7 +74,7 @@ def settle(
     plan: Plan, experiment: Experiment, find: Find, room: Callable[[Planned], int]
 ) -> tuple[Plan, Choice | None]:
     """The plan with the source of every training run chosen, and the choice of the first that is still to run;
-    unchanged, and None, where nothing trains.
+    unchanged, and None, where nothing trains on latents.
 
     ``room``: bytes that are free for the latents of that step, what was begun of them included. Raises Misconfigured
     where a run is still to come and cannot with the source it asks for.
@@ -83,7 +83,7 @@ def settle(
     choices = {
         planned.step.name: _choose(plan, planned, experiment, find, room)
         for planned in plan
-        if isinstance(planned.step.section, Training)
+        if isinstance(planned.step.section, Training) and LATENTS in planned.step.inputs
     }
     if not choices:
         return plan, None

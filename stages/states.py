@@ -81,6 +81,23 @@ class StoredStates:
         pass
 
 
+class NoStates:
+    """Of rows of which only the ids are wanted: states of no width."""
+
+    def __init__(self, tokens: TokenRows) -> None:
+        self.shape = (tokens.rows, tokens.length, 0)
+        self.dtype: DType = "float32"
+
+    def willneed(self, rows: Integers, drop_B: Tensor) -> None:
+        pass
+
+    def read(self, rows: Integers, drop_B: Tensor, out: Array) -> Tensor:
+        return as_tensor(out[: len(rows)], self.dtype)
+
+    def stop(self) -> None:
+        pass
+
+
 def _by_view(views: Mapping[str, object], drop_B: Tensor) -> dict[str, Integers]:
     """Which places of a batch need which view."""
     if PLAIN in views:

@@ -49,6 +49,10 @@ class Tally:
             "l2": sum(self.l2_sums) / max(sum(self.denoised), 1),
         }
 
+    def besides(self) -> dict[str, float]:
+        """What a held-out measurement tells besides its means."""
+        return {}
+
     def sums(self) -> dict[str, JSON]:
         """Each branch's sums of error by noise level."""
         return {f"ce_sum{BY_LEVEL}": list(self.ce_sums), f"l2_sum{BY_LEVEL}": list(self.l2_sums)}

@@ -7,8 +7,10 @@ from elf.stages.feeding import Recipe
 from elf.stages.heldout import Heldout
 from elf.stages.latents import LatentRows
 from elf.stages.model.network import Network
-from elf.stages.objectives import Objective
+from elf.stages.model.token_network import TokenNetwork
+from elf.stages.objectives import Goal
 from elf.stages.steps import Length
+from elf.stages.token_models import TokenCard
 from elf.stages.trained import Card
 
 
@@ -18,9 +20,9 @@ class Task:
 
     name: Literal["train", "distill"]
     """The section of the configuration that it is set by."""
-    card: Card
-    network: Network
-    objective: Objective
+    card: Card | TokenCard
+    network: Network | TokenNetwork
+    objective: Goal
     recipe: Recipe
     length: Length
     row_flops: float

@@ -1,4 +1,5 @@
-"""Stage train: stored latents in; a network that carries noise to them and reads tokens out of them."""
+"""Stage train: stored latents in; a network that carries noise to them and reads tokens out of them. Or one of the
+baselines, of tokens alone (``elf.stages.token_task``)."""
 
 from collections.abc import Mapping
 
@@ -15,6 +16,7 @@ from elf.stages.steps import training_length
 from elf.stages.stopping import StopWish
 from elf.stages.task import Task
 from elf.stages.team import Team
+from elf.stages.token_task import prepare_tokens
 from elf.stages.train_settings import Train
 from elf.stages.training import learn, speed_up
 from elf.stages.training_inputs import describe, open_splits
@@ -34,6 +36,8 @@ def run(section: Train, context: StageContext) -> Mapping[str, JSON]:
 
 def prepare(section: Train, context: StageContext, team: Team) -> Task:
     """What is trained on, and the model that makes."""
+    if section.method != "flow":
+        return prepare_tokens(section, section.method, context, team)
     drops = section.objective.condition_dropout > 0
     latents, validation = open_splits(section.latents, context, team.device, drops=drops)
     length = training_length(section, latents.rows)

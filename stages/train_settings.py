@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from elf.pipeline.section import RUNTIME, Section
 from elf.stages.fields import Positive, Precision, Seed, Share
 from elf.stages.model.config import TimeSchedule
+from elf.stages.model.token_config import TokenMethod
 
 
 class Model(Section):
@@ -121,6 +122,9 @@ class Training(Section):
 class Train(Training):
     """The training run."""
 
+    method: Literal["flow", TokenMethod] = "flow"
+    """What is trained. The others are baselines of equal size on the same tokens, without latents: ``autoregressive``,
+    each token from those before it, and ``masked``, masked diffusion (MDLM)."""
     model: Model
     latents: Latents = Latents()
     objective: Objective = Objective()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from elf.cache.files import write_atomic
 from elf.cache.manifest import JSON
@@ -61,23 +61,39 @@ class Card:
 
     def check_fits(self, *, vocabulary: Vocabulary | None = None, encoder: JSON = None) -> None:
         """Refuse tokens with another vocabulary, or latents of another encoder, than the model was trained on."""
-        trained: dict[str, JSON] = {}
-        given: dict[str, JSON] = {}
-        # A head may have more entries than its tokenizer: imported ones do.
-        if vocabulary is not None and vocabulary_digest(vocabulary) != self.vocabulary:
-            trained |= {"vocabulary size": self.model.vocabulary, "row length": self.model.length}
-            trained |= {"vocabulary": self.vocabulary}
-            given |= {"vocabulary size": vocabulary.size, "row length": vocabulary.length}
-            given |= {"vocabulary": vocabulary_digest(vocabulary)}
-        if encoder is not None:
-            trained["encoder"], given["encoder"] = self.encoder, encoder
-        for field, wanted, have in sorted(
-            differences(trained, given), key=lambda each: each[0] == "vocabulary"
-        ):
-            raise Failed(
-                f"The model was trained with {field} {wanted}, but is given {field} {have}. Use the tokens and "
-                "latents of the run it was trained in, or train a model on these."
+        if vocabulary is not None:
+            check_vocabulary(
+                vocabulary, self.vocabulary, size=self.model.vocabulary, length=self.model.length
             )
+        if encoder is not None:
+            _refuse_others({"encoder": self.encoder}, {"encoder": encoder})
+
+    def facts(self) -> dict[str, JSON]:
+        """What the facts of a training run tell of it."""
+        return {"scale": asdict(self.scale)}
+
+
+def check_vocabulary(given: Vocabulary, digest: str, *, size: int, length: int) -> None:
+    """Refuse a vocabulary other than the one of that digest, which a model of that size and length was trained on."""
+    # A head may have more entries than its tokenizer: imported ones do.
+    if vocabulary_digest(given) == digest:
+        return
+    _refuse_others(
+        {"vocabulary size": size, "row length": length, "vocabulary": digest},
+        {
+            "vocabulary size": given.size,
+            "row length": given.length,
+            "vocabulary": vocabulary_digest(given),
+        },
+    )
+
+
+def _refuse_others(trained: dict[str, JSON], given: dict[str, JSON]) -> None:
+    for field, wanted, have in sorted(differences(trained, given), key=lambda each: each[0] == "vocabulary"):
+        raise Failed(
+            f"The model was trained with {field} {wanted}, but is given {field} {have}. Use the tokens and "
+            "latents of the run it was trained in, or train a model on these."
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,6 +119,15 @@ class Trained:
     @property
     def std(self) -> float:
         return self.card.scale.std
+
+
+def method_of(path: Path) -> str:
+    """What the training artifact in ``path`` is a model of: ``flow``, or a method of ``elf.stages.token_models``."""
+    try:
+        plain = json.loads((path / CARD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return "flow"  # whoever reads it will say what is wrong with it
+    return str(plain.get("method", "flow")) if isinstance(plain, dict) else "flow"
 
 
 def load_trained(path: Path, weights: Literal["ema", "raw"], device: torch.device | str = "cpu") -> Trained:
@@ -144,7 +169,7 @@ def last_checkpoint(path: Path, *parts: str) -> Checkpoint:
         raise Failed(f"The {which}weights cannot be loaded: {folder} {reason}. Train again.") from reason
 
 
-def load_weights(network: Network, tensors: Mapping[str, Tensor], *, source: Path) -> None:
+def load_weights(network: nn.Module, tensors: Mapping[str, Tensor], *, source: Path) -> None:
     """Copy tensors into the network; every name and shape must be the network's own. Raises Failed otherwise."""
     wanted = network.state_dict()
     problems = [
@@ -180,13 +205,18 @@ def _differing_settings(have: Mapping[str, Tensor], want: Mapping[str, Tensor]) 
         ("width", "flow_head.bias"),
         ("hidden", "flow_norm.weight"),
         ("hidden / heads", "trunk.blocks.0.attention.query_norm.weight"),
+        ("vocabulary", "bias"),
+        ("hidden", "norm.weight"),
+        ("hidden / heads", "blocks.0.attention.query_norm.weight"),
     ):
         if name in have and name in want and have[name].shape != want[name].shape:
             yield f"{field} is {have[name].shape[0]} in the weights and {want[name].shape[0]} in the model"
 
 
 def _depth(tensors: Mapping[str, Tensor]) -> int:
-    return sum(name.startswith("trunk.") and name.endswith("attention.out.bias") for name in tensors)
+    return sum(
+        name.startswith(("trunk.", "blocks.")) and name.endswith("attention.out.bias") for name in tensors
+    )
 
 
 def _listed(what: str, names: set[str]) -> list[str]:

@@ -7,7 +7,6 @@ on from a checkpoint ends with the bytes of one that was not.
 
 import math
 import time
-from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 
@@ -24,7 +23,8 @@ from elf.stages.model.network import Network, count_parameters
 from elf.stages.model.optim import clip
 from elf.stages.model.schedule import learning_rate
 from elf.stages.model.speeding import checkpoint_blocks, compile_blocks
-from elf.stages.objectives import Objective
+from elf.stages.model.token_network import TokenNetwork
+from elf.stages.objectives import Goal
 from elf.stages.pieces import Measured, Pieces
 from elf.stages.saving import Saver
 from elf.stages.sources import train_compute
@@ -85,7 +85,7 @@ def learn(
                 raise stop(state, saver, watch.journal, team, length) from None
             beside = objective.beside(fed.draws)
             *sums, stops = team.total([mine.levels_4K, *map(float, beside.values()), float(wish.stop)])
-            tally, counted = Tally.of(sums), sums[len(sums) - len(beside) :]
+            tally, counted = objective.tally.of(sums), sums[len(sums) - len(beside) :]
             gate("loss", tally.loss, fed, mine, team)
             norm = float(clip(network.parameters(), section.optim.clip))
             gate("gradient norm", norm, fed, mine, team)
@@ -119,7 +119,7 @@ def learn(
     return conclude(task, section, context, state) if team.writes else {}
 
 
-def speed_up(network: Network, context: StageContext, device: torch.device) -> bool:
+def speed_up(network: Network | TokenNetwork, context: StageContext, device: torch.device) -> bool:
     """Have the network run as ``compute.train`` says; whether it is compiled."""
     compute = train_compute(context.compute)
     if compute.checkpointing:
@@ -153,7 +153,7 @@ def gate(what: str, value: float, fed: Fed, measured: Measured, team: Team) -> N
     )
 
 
-def measure(heldout: Heldout, objective: Objective, state: TrainingState) -> dict[str, JSON]:
+def measure(heldout: Heldout, objective: Goal, state: TrainingState) -> dict[str, JSON]:
     """The held-out line after a step: ``heldout_…`` with the averaged weights, ``heldout_raw_…`` with the others."""
     network = state.network.eval()
     raw = heldout.measure(objective)
@@ -162,10 +162,14 @@ def measure(heldout: Heldout, objective: Objective, state: TrainingState) -> dic
     network.train()
     return {
         "step": state.step,
-        **{f"heldout_{name}": value for name, value in (averaged.means() | averaged.sums()).items()},
-        **{f"heldout_raw_{name}": value for name, value in (raw.means() | raw.sums()).items()},
+        **{f"heldout_{name}": value for name, value in _held(averaged).items()},
+        **{f"heldout_raw_{name}": value for name, value in _held(raw).items()},
         **{f"heldout_{name}": value for name, value in averaged.counts_by_level(objective.unit).items()},
     }
+
+
+def _held(tally: Tally) -> dict[str, JSON]:
+    return {**tally.means(), **tally.besides(), **tally.sums()}
 
 
 def resume(state: TrainingState, folder: Path, team: Team, context: StageContext) -> int:
@@ -214,7 +218,7 @@ def conclude(task: Task, section: Training, context: StageContext, state: Traini
         "rows": latents.rows,
         "epochs": state.step * section.batch / latents.rows,
         "tokens": state.step * section.batch * latents.length,
-        "scale": asdict(task.card.scale),
+        **task.card.facts(),
         "parameters": count_parameters(state.network),
         "weights": {"raw": digests["model.safetensors"], "ema": digests["ema.safetensors"]},
         **summarise(context.out / METRICS),

@@ -84,9 +84,10 @@ def open_feed(recipe: Recipe, steps: range, context: StageContext, team: Team) -
         for leftover in context.out.glob(f"{WINDOW}*"):
             remove_tree(leftover)
     team.meet()
-    if source_of(context) != "store":
-        context.progress.note(NOTES[source_of(context)])
-    if source_of(context) == "rolling" and steps:
+    source = source_of(context) if recipe.latents.width else "store"
+    if source != "store":
+        context.progress.note(NOTES[source])
+    if source == "rolling" and steps:
         rolling = RollingStates(
             recipe.latents.states,
             (Wanted(*recipe.mine(step)) for step in steps),

@@ -19,6 +19,7 @@ from elf.cache.manifest import JSON
 from elf.stages.checkpoint import Unusable
 from elf.stages.pace import TIMING
 from elf.stages.tally import BY_LEVEL, counts_of
+from elf.stages.token_tally import nats_in
 
 METRICS = "metrics.jsonl"
 BYTES, DIGEST = "metrics_bytes", "metrics_digest"
@@ -101,7 +102,8 @@ def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
 
 def summarise(path: Path, *, last: int = 50) -> dict[str, JSON]:
     """Facts of a finished file: loss, ce and l2 over all positions (of a distillation: rows) of the last ``last``
-    steps, each over its own (0 if there are none), and the last held-out line without its lists by noise level."""
+    steps, each over its own (0 if there are none), of a baseline loss and nats, and the last held-out line without its
+    lists by noise level."""
     steps: deque[dict[str, Any]] = deque(maxlen=last)
     heldout: dict[str, Any] | None = None
     for line in read_metrics(path):
@@ -109,6 +111,11 @@ def summarise(path: Path, *, last: int = 50) -> dict[str, JSON]:
             heldout = {name: value for name, value in line.items() if not name.endswith(BY_LEVEL)}
         else:
             steps.append(line)
+    if steps and (nats := nats_in(steps[-1])) is not None:
+        mean = sum(line[nats] * line["positions"] for line in steps) / max(
+            sum(line["positions"] for line in steps), 1
+        )
+        return {"last_steps": len(steps), "loss": mean, nats: mean, "heldout": heldout}
     counts = [counts_of(line) for line in steps]
     decoded, denoised = (sum(count[branch] for count in counts) for branch in (0, 1))
     ce = sum(line["ce"] * count[0] for line, count in zip(steps, counts, strict=True))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from elf.cache.manifest import JSON
@@ -17,6 +17,7 @@ from elf.stages.checkpoint import Checkpoint
 from elf.stages.model.ema import Ema
 from elf.stages.model.network import Network
 from elf.stages.model.optim import Muon, adamw, set_learning_rate
+from elf.stages.model.token_network import TokenNetwork
 from elf.stages.team import Team
 from elf.stages.train_settings import Optim
 from elf.stages.trained import load_weights
@@ -25,7 +26,7 @@ from elf.stages.trained import load_weights
 class TrainingState:
     """The network, its optimiser and its average, after ``step`` optimiser steps."""
 
-    def __init__(self, network: Network, optim: Optim, team: Team) -> None:
+    def __init__(self, network: Network | TokenNetwork, optim: Optim, team: Team) -> None:
         self.network = network
         self.step = 0
         self.ema = Ema(network, optim.ema)
@@ -73,7 +74,7 @@ class TrainingState:
         self.step = saved.step
 
 
-def make_optimizer(network: Network, optim: Optim, team: Team) -> Optimizer:
+def make_optimizer(network: nn.Module, optim: Optim, team: Team) -> Optimizer:
     """The optimiser of the settings; its learning rate is set at every step."""
     if optim.name == "adamw":
         return adamw(network.parameters(), optim.lr, weight_decay=optim.weight_decay)
@@ -88,7 +89,7 @@ def make_optimizer(network: Network, optim: Optim, team: Team) -> Optimizer:
 
 @torch.no_grad()
 def load_optimizer(
-    network: Network, optimizer: Optimizer, tensors: Mapping[str, Tensor], *, step: int
+    network: nn.Module, optimizer: Optimizer, tensors: Mapping[str, Tensor], *, step: int
 ) -> None:
     """Put saved numbers back. Raises ValueError where a name or shape is not the optimiser's."""
     parameters = dict(network.named_parameters())

@@ -42,7 +42,7 @@ class Watch:
     def step(self, line: Mapping[str, JSON], *, seconds: float) -> None:
         """A step was made, and took so long."""
         self.write(line)
-        step, shown = line["step"], {name: line[name] for name in ("loss", *SHOWN)}
+        step, shown = line["step"], {name: line[name] for name in ("loss", *SHOWN) if name in line}
         assert isinstance(step, int)
         if self.pacer is not None:
             self.tracker.log(step, self.pacer.effort.line(seconds))

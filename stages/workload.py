@@ -7,14 +7,23 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, cast, get_args
 
 from elf.stages.config import Encode, Experiment, Pretrain, Sample
 from elf.stages.machine import Work
-from elf.stages.model.config import ModelConfig, SamplerConfig
-from elf.stages.model.flops import distill_parts, forward_flops, muon_flops, sample_flops, step_parts
+from elf.stages.model.config import Method, ModelConfig, SamplerConfig
+from elf.stages.model.flops import (
+    distill_parts,
+    forward_flops,
+    muon_flops,
+    sample_flops,
+    step_parts,
+    token_sample_flops,
+    token_step_parts,
+)
+from elf.stages.model.token_config import TokenConfig, TokenMethod, TokenSamplerConfig
 from elf.stages.sample_settings import steps_read
-from elf.stages.shapes import model_config, objective_config
+from elf.stages.shapes import model_config, objective_config, token_config
 from elf.stages.train_settings import DistillRound, Training
 
 USEFUL = 0.3
@@ -29,22 +38,37 @@ TRAINED_IN = {"float32": "float32", "bf16": "bfloat16"}
 """What a machine's speeds call the precision of a training run."""
 
 
-def network_of(experiment: Experiment, width: int, vocabulary: int) -> ModelConfig:
-    """The network that would be trained."""
-    length = experiment.tokenize.length
+AnyConfig: TypeAlias = ModelConfig | TokenConfig
+
+
+def network_of(experiment: Experiment, width: int | None, vocabulary: int) -> AnyConfig | None:
+    """The network that would be trained; None where that takes the encoder's ``width``."""
+    length, method = experiment.tokenize.length, experiment.train.method
+    if method != "flow":
+        return token_config(experiment.train.model, method, vocabulary=vocabulary, length=length)
+    if width is None:
+        return None
     return model_config(experiment.train.model, width=width, vocabulary=vocabulary, length=length)
 
 
-def training(experiment: Experiment, network: ModelConfig, section: Training, steps: int) -> tuple[Work, ...]:
+def row_parts(experiment: Experiment, network: AnyConfig) -> tuple[float, float]:
+    """Operations of a row of a training step: of what runs in the run's precision, and of what stays in float32."""
+    length = experiment.tokenize.length
+    if isinstance(network, TokenConfig):
+        return token_step_parts(network, length)
+    return step_parts(network, objective_config(experiment.train.objective), length)
+
+
+def training(experiment: Experiment, network: AnyConfig, section: Training, steps: int) -> tuple[Work, ...]:
     """All steps of training or of a round of distillation, optimiser and held-out measurements included."""
     objective, length = objective_config(experiment.train.objective), experiment.tokenize.length
     calls, measured = STEP_CALLS, 1 / 3  # without a backward pass a step is a third of itself
-    if isinstance(section, DistillRound):
+    if isinstance(section, DistillRound) and isinstance(network, ModelConfig):
         trunk, heads = distill_parts(network, objective, length, teacher_steps=section.span_steps)
         calls += (section.span_steps + 1) * FORWARD_CALLS
         measured = 1.0  # most of it is the teacher's
     else:
-        trunk, heads = step_parts(network, objective, length)
+        trunk, heads = row_parts(experiment, network)
     rows: float = steps * section.batch
     if section.heldout is not None:  # with two sets of weights
         rows += (steps // section.heldout.every + 1) * 2 * section.heldout.rows * measured
@@ -58,11 +82,14 @@ def training(experiment: Experiment, network: ModelConfig, section: Training, st
     )
 
 
-def sampling(experiment: Experiment, network: ModelConfig, section: Sample, texts: int, batch: int) -> Work:
+def sampling(experiment: Experiment, network: AnyConfig, section: Sample, texts: int, batch: int) -> Work:
     """``texts`` texts, ``batch`` of them at a time."""
+    if isinstance(network, TokenConfig):
+        return _token_sampling(experiment, network, section, texts, batch)
+    assert section.method not in get_args(TokenMethod)
     objective, length = experiment.train.objective, experiment.tokenize.length
     sampler = SamplerConfig(
-        method=section.method,
+        method=cast("Method", section.method),
         steps=section.steps,
         gamma=section.gamma if section.method == "sde" else 0.0,
         guidance=section.guidance,
@@ -76,9 +103,27 @@ def sampling(experiment: Experiment, network: ModelConfig, section: Sample, text
     return Work(texts * flops, network.hidden, precision, calls=calls, narrow=NETWORK_NARROW)
 
 
-def following(experiment: Experiment, network: ModelConfig, section: Sample) -> Work:
+def _token_sampling(
+    experiment: Experiment, network: TokenConfig, section: Sample, texts: int, batch: int
+) -> Work:
+    masked, length = section.method == "masked", experiment.tokenize.length
+    sampler = TokenSamplerConfig(network.method, steps=section.steps if masked else None)
+    flops = token_sample_flops(network, sampler, length)
+    asked = -(-texts // batch) * (min(section.steps, length) if masked else length)
+    return Work(
+        texts * flops,
+        network.hidden,
+        TRAINED_IN[section.precision],
+        calls=asked * FORWARD_CALLS * (network.depth + 1),
+        narrow=NETWORK_NARROW,
+    )
+
+
+def following(experiment: Experiment, network: AnyConfig, section: Sample) -> Work:
     """The texts whose trajectories are kept, sampled once more and decoded at every reading."""
     texts, readings = section.trajectories, len(steps_read(section.steps))
+    if isinstance(network, TokenConfig):
+        return sampling(experiment, network, section, 0, 1)
     again = sampling(experiment, network, section, texts, max(1, texts))
     self_condition = experiment.train.objective.self_condition > 0
     one = forward_flops(network, experiment.tokenize.length, self_condition=self_condition)

@@ -38,22 +38,34 @@ class Size(NamedTuple):
 SIZES: dict[str, Size] = {"B": Size(12, 768, 12), "M": Size(24, 1056, 16), "L": Size(32, 1280, 16)}
 
 
-def _require(holds: bool, message: str) -> None:
+def require(holds: bool, message: str) -> None:
     if not holds:
         raise ValueError(message)
 
 
-def _require_one_of(name: str, value: object, choices: Any) -> None:
+def require_one_of(name: str, value: object, choices: Any) -> None:
     allowed = get_args(choices)
-    _require(value in allowed, f"{name} is {value!r}; it must be one of {', '.join(map(repr, allowed))}")
+    require(value in allowed, f"{name} is {value!r}; it must be one of {', '.join(map(repr, allowed))}")
 
 
-def _require_positive(name: str, value: float) -> None:
-    _require(value > 0, f"{name} is {value}; it must be above 0")
+def require_positive(name: str, value: float) -> None:
+    require(value > 0, f"{name} is {value}; it must be above 0")
 
 
-def _require_share(name: str, value: float) -> None:
-    _require(0.0 <= value <= 1.0, f"{name} is {value}; a share lies between 0 and 1")
+def require_share(name: str, value: float) -> None:
+    require(0.0 <= value <= 1.0, f"{name} is {value}; a share lies between 0 and 1")
+
+
+def require_heads(hidden: int, heads: int) -> None:
+    require(
+        hidden % heads == 0,
+        f"hidden {hidden} does not split into {heads} heads; it must be a multiple of heads",
+    )
+    require(
+        hidden // heads % 2 == 0,
+        f"hidden {hidden} over {heads} heads gives {hidden // heads} numbers a head; rotary embedding turns pairs, so "
+        "hidden / heads must be even",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,29 +93,19 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         for name in ("width", "vocabulary", "length", "hidden", "depth", "heads"):
-            _require_positive(name, getattr(self, name))
-        _require(
-            self.hidden % self.heads == 0,
-            f"hidden {self.hidden} does not split into {self.heads} heads; it must be a multiple of heads",
-        )
-        _require(
-            self.head_width % 2 == 0,
-            f"hidden {self.hidden} over {self.heads} heads gives {self.head_width} numbers a head; rotary "
-            "embedding turns pairs, so hidden / heads must be even",
-        )
-        _require(
+            require_positive(name, getattr(self, name))
+        require_heads(self.hidden, self.heads)
+        require(
             self.bottleneck is None or self.bottleneck > 0,
             f"bottleneck is {self.bottleneck}; give a positive width or null for none",
         )
-        _require(self.time_tokens > 0, f"time_tokens is {self.time_tokens}; the network needs at least 1")
+        require(self.time_tokens > 0, f"time_tokens is {self.time_tokens}; the network needs at least 1")
         for name in ("guidance_tokens", "mode_tokens"):
-            _require(
-                getattr(self, name) >= 0, f"{name} is {getattr(self, name)}; it must be 0 (none) or more"
-            )
-        _require(0.0 <= self.dropout < 1.0, f"dropout is {self.dropout}; it must be at least 0 and below 1")
-        _require_one_of("prediction", self.prediction, Prediction)
-        _require_one_of("conditioning", self.conditioning, Conditioning)
-        _require_one_of("decoder", self.decoder, Decoder)
+            require(getattr(self, name) >= 0, f"{name} is {getattr(self, name)}; it must be 0 (none) or more")
+        require(0.0 <= self.dropout < 1.0, f"dropout is {self.dropout}; it must be at least 0 and below 1")
+        require_one_of("prediction", self.prediction, Prediction)
+        require_one_of("conditioning", self.conditioning, Conditioning)
+        require_one_of("decoder", self.decoder, Decoder)
 
     @property
     def head_width(self) -> int:
@@ -150,18 +152,18 @@ class ObjectiveConfig:
 
     def __post_init__(self) -> None:
         for name in ("decode_share", "self_condition", "condition_dropout"):
-            _require_share(name, getattr(self, name))
+            require_share(name, getattr(self, name))
         for name in ("time_std", "noise_scale", "decode_time_std", "decode_noise_scale", "min_gap"):
-            _require_positive(name, getattr(self, name))
-        _require(
+            require_positive(name, getattr(self, name))
+        require(
             0.0 <= self.guidance_low <= self.guidance_high,
             f"guidance runs from {self.guidance_low} to {self.guidance_high}; "
             "guidance_low must be at least 0 and at most guidance_high",
         )
-        _require_one_of("time_schedule", self.time_schedule, TimeSchedule)
-        _require_one_of("guidance_law", self.guidance_law, GuidanceLaw)
-        _require_one_of("decode_condition", self.decode_condition, DecodeCondition)
-        _require_one_of("padding", self.padding, Padding)
+        require_one_of("time_schedule", self.time_schedule, TimeSchedule)
+        require_one_of("guidance_law", self.guidance_law, GuidanceLaw)
+        require_one_of("decode_condition", self.decode_condition, DecodeCondition)
+        require_one_of("padding", self.padding, Padding)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,12 +177,12 @@ class DistillConfig:
     teacher_schedule: TimeSchedule = "logit_normal"
 
     def __post_init__(self) -> None:
-        _require(
+        require(
             0.0 < self.span <= 1.0, f"span is {self.span}; it is 1 / student steps, above 0 and at most 1"
         )
-        _require(self.teacher_steps >= 1, f"teacher_steps is {self.teacher_steps}; it must be 1 or more")
-        _require_one_of("student_schedule", self.student_schedule, TimeSchedule)
-        _require_one_of("teacher_schedule", self.teacher_schedule, TimeSchedule)
+        require(self.teacher_steps >= 1, f"teacher_steps is {self.teacher_steps}; it must be 1 or more")
+        require_one_of("student_schedule", self.student_schedule, TimeSchedule)
+        require_one_of("teacher_schedule", self.teacher_schedule, TimeSchedule)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,14 +209,14 @@ class SamplerConfig:
     self_condition_guidance: float = 1.0
 
     def __post_init__(self) -> None:
-        _require(self.steps >= 1, f"steps is {self.steps}; a sampler needs at least 1 step")
-        _require(self.gamma >= 0.0, f"gamma is {self.gamma}; it must be 0 or more")
-        _require(
+        require(self.steps >= 1, f"steps is {self.steps}; a sampler needs at least 1 step")
+        require(self.gamma >= 0.0, f"gamma is {self.gamma}; it must be 0 or more")
+        require(
             self.method == "sde" or self.gamma == 0.0,
             f"gamma is {self.gamma} with method {self.method!r}; gamma belongs to method 'sde' (or set gamma 0)",
         )
         for name in ("time_std", "noise_scale", "min_gap"):
-            _require_positive(name, getattr(self, name))
-        _require_one_of("method", self.method, Method)
-        _require_one_of("grid", self.grid, Grid)
-        _require_one_of("sde_form", self.sde_form, SdeForm)
+            require_positive(name, getattr(self, name))
+        require_one_of("method", self.method, Method)
+        require_one_of("grid", self.grid, Grid)
+        require_one_of("sde_form", self.sde_form, SdeForm)

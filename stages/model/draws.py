@@ -119,7 +119,7 @@ def draw(
         )
 
     seeds = [seed_of("train", seed, step, row) for row in rows]
-    uniform_BU, t_B, guidance_B, decode_t_BL = _row_numbers(seeds, 5, 1 + length, law)
+    uniform_BU, t_B, guidance_B, decode_t_BL = row_numbers(seeds, 5, 1 + length, law)
     noise_BLD = _noise([seed_of("noise", seed, step, row) for row in rows], length, width, device)
     return Draws(
         decode_B=chosen(uniform_BU[:, 0], objective.decode_share),
@@ -139,7 +139,7 @@ def draw_drops(seed: int, step: int, rows: Sequence[int], *, objective: Objectiv
     if objective.condition_dropout == 0:
         return torch.zeros(len(rows), dtype=torch.bool)
     seeds = [seed_of("train", seed, step, row) for row in rows]
-    (uniform_BU,) = _row_numbers(seeds, 5, 0, lambda uniform_U, _: (uniform_U,))
+    (uniform_BU,) = row_numbers(seeds, 5, 0, lambda uniform_U, _: (uniform_U,))
     return chosen(uniform_BU[:, 4], objective.condition_dropout)
 
 
@@ -165,7 +165,7 @@ def draw_distillation(
 
     seeds = [seed_of("teacher", seed, step, row) for row in rows]
     steps = distillation.teacher_steps
-    place_B, place_BI = _row_numbers(seeds, steps, steps, law)
+    place_B, place_BI = row_numbers(seeds, steps, steps, law)
     start_B, end_B, teacher_BS = student_span(place_B, place_BI, span=distillation.span)
     student = draw(seed, step, rows, length=length, width=width, objective=objective, device=device)
     student = replace(student, t_B=start_B.to(device))
@@ -185,7 +185,7 @@ def draw_samples(
     grid, whatever batch they are computed in."""
     starts = [seed_of("start", seed, sample) for sample in samples]
     grids = [seed_of("grid", seed, sample // GRID_ROWS) for sample in samples]
-    (times_BS,) = _row_numbers(grids, 0, config.steps - 1, lambda _, normals: (time_grid(normals, config),))
+    (times_BS,) = row_numbers(grids, 0, config.steps - 1, lambda _, normals: (time_grid(normals, config),))
 
     def noise(step: int) -> Tensor:
         return _noise([seed_of("step", seed, sample, step) for sample in samples], length, width, device)
@@ -214,7 +214,7 @@ def student_span(place_B: Tensor, place_BI: Tensor, *, span: float) -> tuple[Ten
     return start_B1[:, 0], end_B1[:, 0], torch.cat([start_B1, inner_BI, end_B1], dim=1)
 
 
-def _row_numbers(
+def row_numbers(
     seeds: Sequence[int], uniforms: int, normals: int, law: Callable[[Tensor, Tensor], tuple[Tensor, ...]]
 ) -> tuple[Tensor, ...]:
     """On the CPU: each row's (uniforms,) and (normals,) from its own seed, what the law makes of them, stacked.

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from elf.stages.model.config import GRAM_RATIO, PANEL, PANELS, ModelConfig, ObjectiveConfig, SamplerConfig
+from elf.stages.model.token_config import TokenConfig, TokenSamplerConfig
 
 EMBEDDED = 256
 """Width of the sines that a single number (time, guidance) is embedded from."""
@@ -93,14 +94,44 @@ def sample_flops(config: ModelConfig, sampler: SamplerConfig, length: int, *, co
     return sampler.steps * variants * one.forward + one.trunk + one.attention + one.decode_head
 
 
-def muon_flops(config: ModelConfig) -> float:
+def token_flops(config: TokenConfig, length: int) -> Flops:
+    """Of one row of `length` positions through a model of tokens, the head on all of them. Causal attention compares
+    half of the pairs."""
+    hidden, seen = config.hidden, (length + 1) / 2 if config.causal else length
+    block = 4 * hidden * hidden + 3 * hidden * config.feed_width
+    return Flops(
+        trunk=2.0 * length * config.depth * block,
+        attention=4.0 * config.depth * length * seen * hidden,
+        flow_head=0.0,
+        decode_head=2.0 * length * hidden * (hidden + config.vocabulary),
+    )
+
+
+def token_step_parts(config: TokenConfig, length: int) -> tuple[float, float]:
+    """Of one row of a training step, forward and backward: of the blocks, and of the head, which a masked model needs
+    on the masked half."""
+    one = token_flops(config, length)
+    return 3.0 * (one.trunk + one.attention), (3.0 if config.causal else 1.5) * one.decode_head
+
+
+def token_sample_flops(config: TokenConfig, sampler: TokenSamplerConfig, length: int) -> float:
+    """Of one text. Each token goes through an autoregressive model once; a masked one is asked in every step in which
+    a token is unmasked: of few steps in all of them, of many about as often as there are tokens."""
+    one, calls = token_flops(config, length), 1.0
+    if sampler.steps is not None:
+        calls = sampler.steps * (1.0 - (1.0 - 1.0 / sampler.steps) ** length)
+    return calls * (one.trunk + one.attention) + one.decode_head
+
+
+def muon_flops(config: ModelConfig | TokenConfig) -> float:
     """Of one optimiser step's Newton–Schulz iterations (`elf.stages.model.orthogonal`) on a CPU, whatever the batch.
 
     A long matrix (M × N, N ≥ 1.5 M) takes 4 M²N and as much again in symmetric products, and 28 M³ in these; any
     other 10 M²N, as much again in symmetric ones, and 10 M³. A GPU computes symmetric products whole.
     """
     total = 0.0
-    for short, long in map(sorted, matrices(config)):
+    shapes = token_matrices(config) if isinstance(config, TokenConfig) else matrices(config)
+    for short, long in map(sorted, shapes):
         panels = max(1, min(PANELS, short // PANEL))
         symmetric = (panels + 1) / (2 * panels)
         if long >= GRAM_RATIO * short:
@@ -131,6 +162,17 @@ def matrices(config: ModelConfig) -> Iterator[tuple[int, int]]:
     yield from ((width, hidden), (width, hidden), (config.vocabulary, width))
 
 
-def count_weights(config: ModelConfig) -> int:
-    """Numbers in all weight matrices: within a percent of a network's parameters."""
+def token_matrices(config: TokenConfig) -> Iterator[tuple[int, int]]:
+    """Shapes (out, in) of the weight matrices of a model of tokens, its table apart."""
+    hidden, inner = config.hidden, config.feed_width
+    for _ in range(config.depth):
+        yield from ((3 * hidden, hidden), (hidden, hidden), (2 * inner, hidden), (hidden, inner))
+    yield hidden, hidden
+
+
+def count_weights(config: ModelConfig | TokenConfig) -> int:
+    """Numbers in all weight matrices, tables included: within a percent of a network's parameters."""
+    if isinstance(config, TokenConfig):
+        table = config.vocabulary * config.hidden
+        return table + sum(rows * columns for rows, columns in token_matrices(config))
     return sum(rows * columns for rows, columns in matrices(config))

@@ -5,11 +5,13 @@ Dropout draws from torch's global generator; whoever trains with dropout seeds i
 """
 
 import math
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint  # pyright: ignore[reportUnknownVariableType]
 
 EPSILON = 1e-6
 SINUSOIDS = 256
@@ -89,26 +91,37 @@ class NumberEmbedder(nn.Module):
 
 
 class Attention(nn.Module):
-    """Bidirectional self-attention with RMS-normalised, rotated queries and keys."""
+    """Self-attention with RMS-normalised, rotated queries and keys; bidirectional, or `causal`."""
 
-    def __init__(self, hidden: int, heads: int, *, dropout: float = 0.0) -> None:
+    def __init__(self, hidden: int, heads: int, *, dropout: float = 0.0, causal: bool = False) -> None:
         super().__init__()
         self.heads = heads
         self.dropout = dropout
+        self.causal = causal
         self.qkv = Linear(hidden, 3 * hidden)
         self.query_norm = RMSNorm(hidden // heads)
         self.key_norm = RMSNorm(hidden // heads)
         self.out = Linear(hidden, hidden)
 
     def forward(self, x_BSH: Tensor, rotation: Rotation, key_mask_BS: Tensor | None = None) -> Tensor:
-        """`key_mask_BS` True = visible; None is the normal case and the fast one."""
+        """`key_mask_BS` True = visible; None is the normal case and the fast one, and the only causal one."""
+        q_BNSW, k_BNSW, v_BNSW = self.project(x_BSH, rotation)
+        mask = None if key_mask_BS is None else key_mask_BS[:, None, None, :]
+        dropout = self.dropout if self.training else 0.0
+        y_BNSW = F.scaled_dot_product_attention(
+            q_BNSW, k_BNSW, v_BNSW, attn_mask=mask, dropout_p=dropout, is_causal=self.causal
+        )
+        return self.merge(y_BNSW)
+
+    def project(self, x_BSH: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, (B, N, S, W) each, ready to be compared."""
         qkv = self.qkv(x_BSH).unflatten(-1, (3, self.heads, -1))
         q_BNSW, k_BNSW, v_BNSW = qkv.permute(2, 0, 3, 1, 4).unbind(0)
         q_BNSW = rotate(self.query_norm(q_BNSW), rotation)
-        k_BNSW = rotate(self.key_norm(k_BNSW), rotation)
-        mask = None if key_mask_BS is None else key_mask_BS[:, None, None, :]
-        dropout = self.dropout if self.training else 0.0
-        y_BNSW = F.scaled_dot_product_attention(q_BNSW, k_BNSW, v_BNSW, attn_mask=mask, dropout_p=dropout)
+        return q_BNSW, rotate(self.key_norm(k_BNSW), rotation), v_BNSW
+
+    def merge(self, y_BNSW: Tensor) -> Tensor:
+        """What the heads found, (B, S, H)."""
         y_BSH = self.out(y_BNSW.transpose(1, 2).flatten(-2))
         return F.dropout(y_BSH, self.dropout, self.training)
 
@@ -155,11 +168,18 @@ class Block(nn.Module):
     gates both halves, and a fresh block is the identity."""
 
     def __init__(
-        self, hidden: int, heads: int, inner: int, *, dropout: float = 0.0, modulated: bool = False
+        self,
+        hidden: int,
+        heads: int,
+        inner: int,
+        *,
+        dropout: float = 0.0,
+        modulated: bool = False,
+        causal: bool = False,
     ) -> None:
         super().__init__()
         self.attention_norm = RMSNorm(hidden)
-        self.attention = Attention(hidden, heads, dropout=dropout)
+        self.attention = Attention(hidden, heads, dropout=dropout, causal=causal)
         self.feed_norm = RMSNorm(hidden)
         self.feed = SwiGLU(hidden, inner, dropout=dropout)
         self.modulation = Linear(hidden, 6 * hidden) if modulated else None
@@ -185,3 +205,21 @@ class Block(nn.Module):
 
 def modulate(x_BSH: Tensor, shift_B1H: Tensor, scale_B1H: Tensor) -> Tensor:
     return x_BSH * (1.0 + scale_B1H) + shift_B1H
+
+
+def run_block(
+    block: nn.Module,
+    x_BSH: Tensor,
+    rotation: Rotation,
+    *,
+    again: bool,
+    drawing: bool,
+    **given: Tensor | None,
+) -> Tensor:
+    """One block; with `again` only its input is kept for the backward pass, which computes the rest again: the same
+    numbers from less memory. `drawing` says that it has dropout."""
+    if not (again and torch.is_grad_enabled()):
+        return block(x_BSH, rotation, **given)
+    return checkpoint(  # pyright: ignore[reportUnknownVariableType]
+        partial(block, **given), x_BSH, rotation, use_reentrant=False, preserve_rng_state=drawing
+    )

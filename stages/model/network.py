@@ -5,16 +5,23 @@ S = prefix + L, N chosen rows. Projections, prefix and heads run in float32 (the
 bf16 autocast; the blocks follow autocast.
 """
 
-from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint  # pyright: ignore[reportUnknownVariableType]
 
 from elf.stages.model.config import ModelConfig
-from elf.stages.model.layers import Block, Linear, NumberEmbedder, RMSNorm, Rotation, modulate, rotary_tables
+from elf.stages.model.layers import (
+    Block,
+    Linear,
+    NumberEmbedder,
+    RMSNorm,
+    Rotation,
+    modulate,
+    rotary_tables,
+    run_block,
+)
 
 TOKEN_STD = 0.02
 
@@ -95,16 +102,16 @@ class Trunk(nn.Module):
             key_mask_BL = F.pad(key_mask_BL.bool(), (prefix, 0), value=True)
         rotation = self.rotation(z_BLC.shape[1])
         for block in self.blocks:
-            x_BSH = self._pass(block, x_BSH, rotation, condition_BH=condition_BH, key_mask_BS=key_mask_BL)
+            x_BSH = run_block(
+                block,
+                x_BSH,
+                rotation,
+                again=self.checkpointing,
+                drawing=self.config.dropout > 0.0,
+                condition_BH=condition_BH,
+                key_mask_BS=key_mask_BL,
+            )
         return Hidden(x_BSH[:, prefix:], condition_BH)
-
-    def _pass(self, block: nn.Module, x_BSH: Tensor, rotation: Rotation, **given: Tensor | None) -> Tensor:
-        if not (self.checkpointing and torch.is_grad_enabled()):
-            return block(x_BSH, rotation, **given)
-        drawing = self.config.dropout > 0.0
-        return checkpoint(  # pyright: ignore[reportUnknownVariableType]
-            partial(block, **given), x_BSH, rotation, use_reentrant=False, preserve_rng_state=drawing
-        )
 
     def project(self, z_BLC: Tensor) -> Tensor:
         """(B, L, D), or (B, L, 2D) = [state ; self-condition], to hidden."""

@@ -16,12 +16,13 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from elf.stages.model.network import Network
+from elf.stages.model.token_network import TokenNetwork
 
 SHAPES = 64
 """Compiled forms of a block that are kept: about ten shapes, with and without gradient, dropout and evaluation."""
 
 
-def compile_blocks(network: Network, *, backend: str = "inductor") -> None:
+def compile_blocks(network: Network | TokenNetwork, *, backend: str = "inductor") -> None:
     """Have every block compiled when it is first called, for fixed shapes: see `few_rows`."""
     from torch._dynamo import config  # seconds to import, and most runs on CPUs do without
 
@@ -45,7 +46,7 @@ def uncompiled() -> AbstractContextManager[object]:
     return torch.compiler.set_stance("force_eager")
 
 
-def checkpoint_blocks(network: Network) -> None:
+def checkpoint_blocks(network: Network | TokenNetwork) -> None:
     """Keep the blocks' inputs only, and compute each block again in the backward pass."""
     for trunk in network.trunks:
         trunk.checkpointing = True

@@ -34,7 +34,7 @@ def plans(name: str) -> dict[str, Plan]:
 
 def test_the_ablations_of_the_paper_are_there() -> None:
     promised = (
-        "bottleneck conditioning decoder denoise-share embeddings input-guidance optimiser prediction "
+        "baselines bottleneck conditioning decoder denoise-share embeddings input-guidance optimiser prediction "
         "self-conditioning size"
     )
     assert promised.split() == NAMES
@@ -60,7 +60,9 @@ def test_each_variant_is_planned_and_trains_something_else(name: str) -> None:
             assert golden_keys.is_pinned(asset), asset.source
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("prediction", "embeddings")])
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if name not in ("prediction", "embeddings", "baselines")]
+)
 def test_one_encode_serves_all_variants(name: str) -> None:
     base = "wmt14-de-en" if name == "input-guidance" else "owt-full"
     encoded = plan_experiment(load_experiment(base, Experiment, [], golden_keys.SHIPPED))["encode"].key
@@ -70,6 +72,7 @@ def test_one_encode_serves_all_variants(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "variant"),
     [
+        ("baselines", "flow"),
         ("bottleneck", "bottleneck=128"),
         ("conditioning", "conditioning=prefix"),
         ("denoise-share", "decode_share=0.2"),
@@ -81,6 +84,17 @@ def test_one_encode_serves_all_variants(name: str) -> None:
 def test_the_published_setting_is_one_of_them_and_is_not_trained_twice(name: str, variant: str) -> None:
     full = plan_experiment(load_experiment("owt-full", Experiment, [], golden_keys.SHIPPED))
     assert plans(name)[variant]["train"].key == full["train"].key
+
+
+def test_baselines_share_the_tokens_and_make_no_latents() -> None:
+    made = plans("baselines")
+    assert len({plan["tokenize"].key for plan in made.values()}) == 1
+    assert "encode" in made["flow"].names()
+    for name in ("autoregressive", "masked"):
+        assert not any(step.startswith("encode") for step in made[name].names())
+        assert sorted(made[name]["train"].step.inputs) == ["heldout_tokens", "tokens"]
+        flow, baseline = made["flow"]["train"].step.section, made[name]["train"].step.section
+        assert baseline == flow.model_copy(update={"method": name}), "of equal size, on equal data"
 
 
 def test_they_go_by_the_name_of_their_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,13 @@ def test_lists_replace_and_their_items_can_be_overridden(shipped: Path) -> None:
     assert [each.steps for each in load(shipped, "extends: base\n", "sample.1.steps=4").sample] == [1, 4]
 
 
+def test_an_override_may_change_what_another_gave_whole(shipped: Path) -> None:
+    given = ("sample=[{steps: 2}, {steps: 3}]", "sample.1.steps=9", "train={steps: 7}", "train.optim.lr=0.5")
+    made = load(shipped, "{}\n", *given)
+    assert [each.steps for each in made.sample] == [2, 9]
+    assert (made.train.steps, made.train.optim.lr) == (7, 0.5)
+
+
 def test_a_shipped_name_needs_no_path_and_names_the_run(shipped: Path) -> None:
     assert load_experiment("base", Toy, (), shipped).name == "base"
     assert load(shipped, "extends: base\n").name == "mine"

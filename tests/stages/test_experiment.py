@@ -80,6 +80,7 @@ CHANGED: dict[str, Any] = {
     "sde_form": "paper", "weights": "raw", "precision": "bf16", "count": 9, "seeds": [4], "split": "test",
     "trajectories": 3,
 }  # fmt: skip
+OF_BASELINES = {"temperature": 0.5, "top_p": 0.9}
 WRITTEN_OUT = {"over"}
 """Settings that are gone once the configuration is read."""
 
@@ -90,13 +91,19 @@ def test_whatever_makes_other_texts_changes_their_key_and_that_of_their_scores(
     named = {
         name for name, field in Sample.model_fields.items() if not {RUNTIME, LINKED} & {*field.metadata}
     } - WRITTEN_OUT
-    assert named == set(CHANGED)
+    assert named == {*CHANGED, *OF_BASELINES}
     base = planned(settings)
     for name, value in CHANGED.items():
         other = planned(settings, sample=[settings["sample"][0] | {name: value}])
         for step in ("sample-ode", "evaluate-ode"):
             assert other[step].key != base[step].key, f"{name} {step}"
         assert other["train"].key == base["train"].key
+    settings["train"]["method"], plain = "masked", {"name": "plain", "method": "masked"}
+    base = planned(settings, sample=[plain])
+    for name, value in OF_BASELINES.items():
+        other = planned(settings, sample=[plain | {name: value}])
+        for step in ("sample-plain", "evaluate-plain"):
+            assert other[step].key != base[step].key, f"{name} {step}"
 
 
 def test_how_it_is_computed_changes_no_key(settings: dict[str, Any]) -> None:

@@ -92,5 +92,6 @@ def test_a_setting_is_chosen_by_name() -> None:
     assert choose_setting(settings, None) is SETTING
     assert choose_setting(settings, "y").name == "y"
     assert choose_setting((), None).name == "default"
+    assert choose_setting((), None, method="masked").method == "masked"
     with pytest.raises(Misconfigured, match="no sampling setting 'z'; it has: x, y"):
         choose_setting(settings, "z")

@@ -84,7 +84,7 @@ def test_messages_name_the_place_in_the_file(tmp_path: Path):
         ({"over": {"guidence": [1]}}, "sample.0.over has no `guidence`; did you mean `guidance`?"),
         ({"over": {"guidance": [1, -2]}}, "`sample.0.over.guidance.1` is -2 .*greater than or equal to 0"),
         ({"over": {"steps": [8, 0]}}, "`sample.0.over.steps.1` is 0 .*greater than or equal to 1"),
-        ({"over": {"method": ["sde", "odf"]}}, "'ode' or 'sde'"),
+        ({"over": {"method": ["sde", "odf"]}}, "'ode', 'sde', 'autoregressive' or 'masked'"),
         ({"over": {"guidance": [1, 1.0]}}, "a value stands in it twice"),
         ({"over": {"guidance": []}}, "it is empty"),
         ({"over": {}}, "`over` is empty; give it lists of method, steps"),

@@ -23,6 +23,7 @@ from elf.stages.feeding import Fed
 from elf.stages.model.draws import Draws
 from elf.stages.model.objective import Batch, Loss
 from elf.stages.model.optim import Muon
+from elf.stages.model.token_draws import MaskDraws, TokenDraws
 from elf.stages.objectives import Objective
 from elf.stages.pieces import Measured
 from elf.stages.team import Team
@@ -40,6 +41,16 @@ class Server:
 
     def close(self) -> None:
         self._forking.close()
+
+
+def noise_of(drawn: Any) -> float:
+    """The sum of what a step drew for its positions; of what draws nothing for them, what its dropout begins with."""
+    if isinstance(drawn, Draws):
+        return float(drawn.noise_BLD.double().sum())
+    if isinstance(drawn, MaskDraws):
+        return float(drawn.place_BL.double().sum() + drawn.share_B.double().sum())
+    assert isinstance(drawn, TokenDraws)
+    return float(drawn.dropout_seed)
 
 
 def arm(folder: Path, kill: dict[str, int]) -> None:
@@ -83,7 +94,7 @@ def arm(folder: Path, kill: dict[str, int]) -> None:
             line = {
                 "step": fed.step,
                 "rows": fed.rows.tolist(),
-                "noise": float(fed.draws.noise_BLD.double().sum()),
+                "noise": noise_of(fed.draws),
             }
             with (folder / "aux" / "fed.jsonl").open("a") as file:
                 file.write(json.dumps(line) + "\n")

@@ -14,6 +14,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "stages/sweep_settings.py",
         "stages/train_settings.py",
         "stages/model/config.py",
+        "stages/model/token_config.py",
         "pipeline/plan.py",
     ),
     "Data, assets and tokens": (
@@ -82,6 +83,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "stages/tracking.py",
         "stages/distill.py",
         "stages/training.py",
+        "stages/token_models.py",
         "stages/trained.py",
         "stages/training_inputs.py",
         "stages/training_metrics.py",
@@ -96,6 +98,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "stages/sample.py",
         "stages/sampled.py",
         "stages/sampling.py",
+        "stages/token_sampling.py",
+        "stages/model/choosing.py",
     ),
     "Evaluate and report": (
         "flows/commands_compare.py",
@@ -164,6 +168,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "pipeline/__init__.py",
         "stages/__init__.py",
         "stages/model/__init__.py",
+        "stages/model/autoregressive.py",
         "stages/model/cross_entropy.py",
         "stages/model/decoding.py",
         "stages/model/ema.py",
@@ -188,6 +193,8 @@ PARTS: dict[str, str] = {
         f"stages/{file}.py:{ANY}": _SETTING for file in ("config", "consistency", "fields", "sample_settings")
     },
     f"stages/model/config.py:{ANY}": "train.model describes no network: … .",
+    f"stages/model/token_config.py:{ANY}": "train.model describes no network: … .",
+    f"stages/model/choosing.py:{ANY}": "Sampling texts … of seed NUMBER failed: … .",
     f"cache/manifest.py:{ANY}": _MANIFEST,
     "cache/opening.py:_dtype": "FILE does not describe a store of rows (…).",
     "cache/opening.py:_integer": "FILE does not describe a store of rows (…).",

@@ -1,5 +1,6 @@
 """The count on paper against torch's count of what ran."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,12 +18,19 @@ from elf.stages.model.flops import (
     muon_flops,
     sample_flops,
     step_flops,
+    token_flops,
+    token_matrices,
+    token_sample_flops,
 )
+from elf.stages.model.masked import unmask
 from elf.stages.model.network import Network, count_parameters
 from elf.stages.model.objective import loss
 from elf.stages.model.optim import Muon
 from elf.stages.model.sampler import sample_latents
+from elf.stages.model.token_config import TokenSamplerConfig
+from elf.stages.model.token_draws import draw_choices
 from tests.stages.model.tiny import SHAPE, tiny_batch, tiny_draws, tiny_network
+from tests.stages.model.tiny_tokens import tiny_ids, tiny_tokens
 
 ROWS = 40
 
@@ -125,3 +133,42 @@ def test_muon(hidden: int) -> None:
         parameter.grad = torch.ones_like(parameter)
     optimizer = Muon(network.parameters(), 1e-3)
     assert counted(optimizer.step) == muon_flops(network.config)
+
+
+@pytest.mark.parametrize("method", ["autoregressive", "masked"])
+def test_a_model_of_tokens(method: Any) -> None:
+    """Torch's plain attention compares all pairs, a causal one needs half of them."""
+    network, ids = tiny_tokens(method), tiny_ids(3)
+    config, one = network.config, token_flops(network.config, 7)
+
+    def run() -> None:
+        network.logits(network(network.embed(ids)))
+
+    pairs = 4.0 * config.depth * 7 * 7 * config.hidden
+    assert counted(run) == 3 * (one.trunk + pairs + one.decode_head)
+    assert one.attention == (pairs * 4 / 7 if config.causal else pairs)
+
+
+@pytest.mark.parametrize("method", ["autoregressive", "masked"])
+def test_weights_of_a_model_of_tokens(method: Any) -> None:
+    network = tiny_tokens(method)
+    shapes = [tuple(each.shape) for each in network.parameters() if each.ndim == 2]
+    assert sorted(shapes) == sorted(token_matrices(network.config))
+    beside = sum(each.numel() for each in network.parameters() if each.ndim == 1) + network.special.numel()
+    assert count_weights(network.config) == count_parameters(network) - beside
+
+
+def test_a_masked_model_is_asked_as_often_as_something_changes() -> None:
+    network, rows = tiny_tokens("masked").eval(), 100
+    for steps in (1, 4, 40):
+        sampler = TokenSamplerConfig("masked", steps=steps)
+        when, choice = (draw_choices(0, range(rows), 7, what=what) for what in ("mask", "token"))
+        flops = counted(partial(unmask, network, when, choice, sampler))
+        one = token_flops(network.config, 7)
+        # The projection before the head sees all positions.
+        calls = (token_sample_flops(network.config, sampler, 7) - one.decode_head) / (
+            one.trunk + one.attention
+        )
+        beside = (calls - 1) * 2.0 * 7 * network.config.hidden**2
+        wanted = token_sample_flops(network.config, sampler, 7) + beside
+        assert flops == pytest.approx(rows * wanted, rel=0.03)
