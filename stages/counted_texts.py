@@ -8,6 +8,7 @@ from typing import Any
 
 from elf.cache.errors import Damaged
 from elf.stages.counted import Counted, Lineage, Part, Untold, fact, read_network, setting, whole
+from elf.stages.counted_tokens import count_token_sampling, read_token_network
 from elf.stages.json_files import read_json, read_json_lines
 from elf.stages.lineage import Node
 from elf.stages.model.config import SamplerConfig
@@ -20,7 +21,10 @@ from elf.stages.texts import SETTINGS
 def count_sampling(node: Node, lineage: Lineage) -> Counted:
     """Of a sample step: every text by every pass that its guidance asks for, then decoded. Raises Untold."""
     assert node.folder is not None
-    network = read_network(lineage.folder(node, "model"))
+    model = lineage.folder(node, "model")
+    if (of_tokens := read_token_network(model)) is not None:
+        return count_token_sampling(node, lineage, of_tokens)
+    network = read_network(model)
     sampler = _sampler(node.folder)
     tokens = lineage.above(node, "tokens")
     source = None if tokens is None else setting(tokens, "tokenize", "max_source")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from elf.stages.counted import Counted, Lineage, Network, Part, Untold, fact, read_network, setting, whole
 from elf.stages.counted_encoder import encoder_shape
+from elf.stages.counted_tokens import count_token_training, read_token_network
 from elf.stages.lineage import Node
 from elf.stages.model.flops import Flops, forward_flops
 from elf.stages.tally import counts_of
@@ -34,6 +35,8 @@ class Rows:
 def count_training(node: Node, lineage: Lineage) -> Counted:
     """Of a train step. Raises Untold."""
     assert node.folder is not None
+    if (tokens := read_token_network(node.folder)) is not None:
+        return count_token_training(node, lineage, tokens)
     network = read_network(node.folder)
     model, objective = network.model, network.objective
     rows = count_rows(node, network)

@@ -142,7 +142,36 @@ def _ablation(name: str, about: str, known: Mapping[str, tuple[Figure | None, ..
     )
 
 
+def _baselines() -> tuple[Group, ...]:
+    """Variants of one sweep, each with samplers of its own."""
+    of = "ablations/baselines"
+    flow = {f"{steps} steps": Ours(of, f"sde-{steps}", "flow") for steps in (8, 16, 32)}
+    masked = (8, 16, 32, 64, 1024)
+    return (
+        _series("ELF-B, SDE, ω 3", flow),
+        Group("ELF-B, SDE, 64 steps", (Row("ω 3", Ours(of, "sde-64", "flow"), _B),)),
+        Group(
+            "autoregressive, same tokens",
+            (
+                Row("plain", Ours(of, "plain", "autoregressive")),
+                Row("nucleus 0.9", Ours(of, "top-p", "autoregressive")),
+            ),
+        ),
+        Group(
+            "masked diffusion, same tokens",
+            tuple(Row(f"{steps:,} steps", Ours(of, f"masked-steps={steps}", "masked")) for steps in masked),
+        ),
+    )
+
+
 _ABLATIONS = (
+    Table(
+        "ablation-baselines",
+        "OpenWebText: the flow and baselines on the same tokens",
+        "owt",
+        PLANE,
+        _baselines(),
+    ),
     _ablation("bottleneck", "width of the input bottleneck", {"bottleneck=128": _B}),
     _ablation("conditioning", "prefix tokens, or adaLN-Zero", {"conditioning=prefix": _B}),
     _ablation("decoder", "one trunk with two heads, or two trunks", {"decoder=shared": _B}),

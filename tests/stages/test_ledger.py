@@ -1,8 +1,10 @@
 """The ledger: operations of each artifact by hand, each counted once, and nothing made up."""
 
+import json
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from costly import MODEL, OBJECTIVE, ROWS, Costly, a_step, as_lines, card
@@ -14,7 +16,15 @@ from elf.pipeline.devices import FILE, Devices, note_devices, read_devices
 from elf.stages.ledger import Ledger, Line, keep_ledger
 from elf.stages.ledger_text import rows_of_ledger, sentences
 from elf.stages.model.config import ObjectiveConfig, SamplerConfig
-from elf.stages.model.flops import distill_flops, forward_flops, sample_flops, step_flops
+from elf.stages.model.flops import (
+    distill_flops,
+    forward_flops,
+    sample_flops,
+    step_flops,
+    token_sample_flops,
+    token_step_parts,
+)
+from elf.stages.model.token_config import TokenConfig, TokenSamplerConfig
 
 ONE = forward_flops(MODEL, MODEL.length)
 BLOCK = 2 * (4 * 6 * 8 + 6 * 2 * 10) + 4 * 8 * 8
@@ -228,3 +238,33 @@ def test_the_plain_form_adds_up(costly: Costly) -> None:
     for each in plain["lines"]:
         assert each["flops"] == sum(part["flops"] for part in each["parts"])
     assert not plain["flops_exact"]
+
+
+@pytest.mark.parametrize("method", ["autoregressive", "masked"])
+def test_a_baseline_has_its_blocks_on_every_row_and_its_head_on_what_is_asked_for(
+    costly: Costly, method: Any
+) -> None:
+    model = TokenConfig(method=method, vocabulary=50, length=8, hidden=12, depth=2, heads=2)
+    written = {"model.json": json.dumps({"method": method, "model": asdict(model)})}
+    costly.add(
+        "train",
+        "train",
+        {"tokens": "tokens"},
+        facts={"steps": 2, "tokens": 64},
+        config={"batch": 4, "heldout": None},
+        files=written | {"metrics.jsonl": as_lines([{"positions": 32}, {"positions": 32}])},
+    )
+    rows, flops, exact = parts(ledger(costly, "train"), "train")["gradient passes"]
+    assert (rows, exact) == (8, method == "autoregressive")
+    assert flops == pytest.approx(8 * sum(token_step_parts(model, 8)))
+    sampler = TokenSamplerConfig(method, steps=4 if method == "masked" else None)
+    told = {name: value for name, value in asdict(sampler).items() if value is not None}
+    costly.add(
+        "sample",
+        "sample",
+        {"model": "train", "tokens": "tokens"},
+        facts={"texts": 10},
+        files={"settings.json": json.dumps({**told, "count": 10})},
+    )
+    found = line(ledger(costly, "sample"), "sample")
+    assert (found.flops, found.exact) == (10 * token_sample_flops(model, sampler, 8), False)

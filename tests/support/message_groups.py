@@ -114,6 +114,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "stages/counted.py",
         "stages/counted_encoder.py",
         "stages/counted_texts.py",
+        "stages/counted_tokens.py",
         "stages/counted_training.py",
         "stages/ledger.py",
         "stages/control.py",
@@ -202,7 +203,14 @@ PARTS: dict[str, str] = {
     f"stages/checkpoint.py:{ANY}": _CHECKPOINT,
     **{
         f"stages/{file}.py:{ANY}": "STEP: operations not told, for … ."
-        for file in ("counted", "counted_encoder", "counted_texts", "counted_training", "ledger")
+        for file in (
+            "counted",
+            "counted_encoder",
+            "counted_texts",
+            "counted_tokens",
+            "counted_training",
+            "ledger",
+        )
     },
     "stages/documents.py:_text": _RECORD,
     "stages/documents.py:__init__": _RECORD,

@@ -1,0 +1,79 @@
+"""Operations of the baselines: of training a model of tokens, and of sampling one."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from elf.cache.errors import Damaged
+from elf.stages.counted import Counted, Lineage, Part, Untold, fact, setting, whole
+from elf.stages.json_files import read_json
+from elf.stages.lineage import Node
+from elf.stages.model.flops import token_flops, token_sample_flops
+from elf.stages.model.token_config import TokenConfig, TokenSamplerConfig
+from elf.stages.texts import SETTINGS
+from elf.stages.training_metrics import METRICS, read_metrics
+
+
+def read_token_network(folder: Path) -> TokenConfig | None:
+    """The model of tokens that ``model.json`` describes; None where it describes none."""
+    try:
+        card = read_json(folder / "model.json")
+        return TokenConfig(**card["model"]) if "method" in card else None
+    except (Damaged, ValueError, KeyError, TypeError):
+        return None
+
+
+def count_token_training(node: Node, lineage: Lineage, model: TokenConfig) -> Counted:
+    """Of a baseline: the blocks on every row, the head on the tokens that were asked for. Raises Untold."""
+    assert node.folder is not None
+    one = token_flops(model, model.length)
+    rows = fact(node, "steps") * whole(setting(node, "batch"), "its settings have no batch")
+    tokens, looks = _counts(node.folder / METRICS)
+    # Of a masked model about half of the counted tokens are masked, and these alone go through the head.
+    asked = tokens * (1.0 if model.causal else 0.5) / model.length
+    parts = [
+        Part(
+            "gradient passes",
+            rows,
+            3.0 * (rows * (one.trunk + one.attention) + asked * one.decode_head),
+            model.causal,
+        )
+    ]
+    held = lineage.above(node, "heldout_tokens")
+    if looks and held is not None:
+        wanted = whole(setting(node, "heldout", "rows"), "its settings do not say how many rows are held out")
+        looked = 2 * looks * min(wanted, fact(held, "rows"))
+        head = (1.0 if model.causal else 0.5) * one.decode_head
+        parts.append(Part("held-out", looked, looked * (one.trunk + one.attention + head), False))
+    return Counted(fact(node, "tokens"), tuple(parts))
+
+
+def _counts(path: Path) -> tuple[int, int]:
+    """Tokens that counted in all steps, and measurements of the held-out rows."""
+    tokens = looks = 0
+    try:
+        for line in read_metrics(path):
+            if "heldout_loss" in line:
+                looks += 1
+            else:
+                tokens += line["positions"]
+    except (OSError, ValueError, KeyError) as error:
+        raise Untold("its metrics.jsonl cannot be read") from error
+    return tokens, looks
+
+
+def count_token_sampling(node: Node, lineage: Lineage, model: TokenConfig) -> Counted:
+    """As many operations as a sampler takes on average: it ends where all texts of a batch have. Raises Untold."""
+    assert node.folder is not None
+    texts, sampler = fact(node, "texts"), _sampler(node.folder)
+    part = Part("sampling", texts, texts * token_sample_flops(model, sampler, model.length), False)
+    return Counted(texts * model.length, (part,))
+
+
+def _sampler(folder: Path) -> TokenSamplerConfig:
+    try:
+        told: dict[str, Any] = read_json(folder / SETTINGS)
+        known = {each.name for each in fields(TokenSamplerConfig)}
+        return TokenSamplerConfig(**{name: value for name, value in told.items() if name in known})
+    except (Damaged, ValueError, TypeError) as error:
+        raise Untold("its settings.json describes no sampler that is known here") from error
