@@ -167,7 +167,7 @@ def _baselines() -> tuple[Group, ...]:
 _ABLATIONS = (
     Table(
         "ablation-baselines",
-        "OpenWebText: the flow and baselines on the same tokens",
+        "OpenWebText: flow and baselines, same tokens",
         "owt",
         PLANE,
         _baselines(),
