@@ -6,12 +6,12 @@ from typing import Any
 
 from elf.cache.errors import Damaged
 from elf.stages.counted import Counted, Lineage, Part, Untold, fact, setting, whole
-from elf.stages.json_files import read_json
+from elf.stages.json_files import read_json, stream_json_lines
 from elf.stages.lineage import Node
 from elf.stages.model.flops import token_flops, token_sample_flops
 from elf.stages.model.token_config import TokenConfig, TokenSamplerConfig
+from elf.stages.pace import METRICS
 from elf.stages.texts import SETTINGS
-from elf.stages.training_metrics import METRICS, read_metrics
 
 
 def read_token_network(folder: Path) -> TokenConfig | None:
@@ -52,12 +52,12 @@ def _counts(path: Path) -> tuple[int, int]:
     """Tokens that counted in all steps, and measurements of the held-out rows."""
     tokens = looks = 0
     try:
-        for line in read_metrics(path):
+        for line in stream_json_lines(path):
             if "heldout_loss" in line:
                 looks += 1
             else:
                 tokens += line["positions"]
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise Untold("its metrics.jsonl cannot be read") from error
     return tokens, looks
 

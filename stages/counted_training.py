@@ -11,10 +11,11 @@ from pathlib import Path
 from elf.stages.counted import Counted, Lineage, Network, Part, Untold, fact, read_network, setting, whole
 from elf.stages.counted_encoder import encoder_shape
 from elf.stages.counted_tokens import count_token_training, read_token_network
+from elf.stages.json_files import stream_json_lines
 from elf.stages.lineage import Node
 from elf.stages.model.flops import Flops, forward_flops
+from elf.stages.pace import METRICS
 from elf.stages.tally import counts_of
-from elf.stages.training_metrics import METRICS, read_metrics
 
 BACKWARD = 3.0
 """Forward and backward together, in forwards."""
@@ -89,13 +90,13 @@ def _counts(path: Path) -> tuple[float, float, int]:
     decoded = denoised = 0.0
     looks = 0
     try:
-        for line in read_metrics(path):
+        for line in stream_json_lines(path):
             if "heldout_loss" in line:
                 looks += 1
             else:
                 one = counts_of(line)
                 decoded, denoised = decoded + one[0], denoised + one[1]
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise Untold("its metrics.jsonl cannot be read") from error
     return decoded, denoised, looks
 

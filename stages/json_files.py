@@ -1,6 +1,7 @@
 """JSON that a stage left in its artifact: what cannot be read is named, with what helps."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,13 @@ def read_json_lines(path: Path) -> list[Any]:
     """What its lines hold, empty ones left out. Raises Damaged, naming the line."""
     lines = enumerate(_text(path).split("\n"), 1)
     return [_parsed(f"{path}, line {number},", line) for number, line in lines if line]
+
+
+def stream_json_lines(path: Path) -> Iterator[Any]:
+    """The same one by one, for a file that may be long. Raises OSError or ValueError."""
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            yield json.loads(line)
 
 
 def _text(path: Path) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from elf.pipeline.wording import amount_text
 
+METRICS = "metrics.jsonl"
 TIMING = "timing.jsonl"
 RECENT = 20
 """Steps that what is shown is the mean of."""

@@ -17,11 +17,10 @@ import xxhash
 from elf.cache.files import writing
 from elf.cache.manifest import JSON
 from elf.stages.checkpoint import Unusable
-from elf.stages.pace import TIMING
+from elf.stages.pace import METRICS, TIMING
 from elf.stages.tally import BY_LEVEL, counts_of
 from elf.stages.token_tally import nats_in
 
-METRICS = "metrics.jsonl"
 BYTES, DIGEST = "metrics_bytes", "metrics_digest"
 """What a checkpoint knows of the metrics."""
 
