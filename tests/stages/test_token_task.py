@@ -2,14 +2,18 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from pydoc_data.topics import topics
 from typing import Any
 
 import numpy as np
 import pytest
 from forked_worker import Server
+from judging import make_artifact
+from tokens import make_tokens as make_words
 from toy_training import SMALL, TRAIN, Corpus, Size, flat, launch, payload, write_job
 
 from elf.pipeline.errors import Failed
@@ -194,6 +198,27 @@ def test_weights_of_others_are_refused(corpus: Corpus, tmp_path: Path) -> None:
     (tmp_path / "out" / "model.json").write_text(json.dumps(card))
     with pytest.raises(Failed, match="hidden is 16 in the weights and 20 in the model"):
         load_tokens(tmp_path / "out", "ema")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_of_prose_more_is_learnt_than_how_common_each_letter_is(tmp_path: Path, method: str) -> None:
+    """The bar of benchmarks/baselines.py, smaller: paragraphs that ship with Python, letter by letter."""
+    paragraphs = [
+        " ".join("_".join(part.lower().split())) for text in topics.values() for part in text.split("\n\n")
+    ]
+    letters = [letter for letter, _ in Counter(" ".join(paragraphs).split()).most_common(40)]
+    inputs = {
+        role: make_artifact(make_words(tmp_path / role, part, words=letters, length=32), "tokenize")
+        for role, part in (("tokens", paragraphs[::2]), ("heldout_tokens", paragraphs[1::40]))
+    }
+    settings = {"model": {"depth": 2, "hidden": 64, "heads": 2}, "batch": 16, "steps": 120}
+    held = {"heldout": {"every": 1000, "rows": 64}, "optim": {"lr": 0.004, "warmup_steps": 10, "ema": 0.95}}
+    facts = run(Corpus(inputs), tmp_path / "out", method, {**settings, **held})
+    rows = TokenRows.open(inputs["heldout_tokens"].path)
+    counts = np.unique(rows.ids(np.arange(min(64, rows.rows))), return_counts=True)[1]
+    shares = counts / counts.sum()
+    assert facts["heldout"]["heldout_loss"] < -(shares * np.log(shares)).sum()
 
 
 @pytest.mark.slow
