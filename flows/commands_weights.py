@@ -39,7 +39,7 @@ def export_weights(run: str, file: str, *, student: int | None = None) -> None:
     """Write the last checkpoint of a run's ``train``, or of the distilled ``student`` of so many steps. Raises Failed
     where there is none or the file exists."""
     from elf.stages.authors import SUFFIXES, write_file
-    from elf.stages.trained import CARD, Card, last_checkpoint
+    from elf.stages.trained import CARD, Card, last_checkpoint, method_of
 
     path = Path(file)
     if path.suffix not in SUFFIXES:
@@ -57,7 +57,18 @@ def export_weights(run: str, file: str, *, student: int | None = None) -> None:
             f"The run '{run}' has no finished step {step}; `elf run {RUNS / run / RESOLVED} --until {step}` makes one "
             "where its configuration has it."
         )
-    predicted = Card.read(trained.path / CARD).model.prediction
+    if (method := method_of(trained.path)) != "flow":
+        raise Failed(
+            f"The run '{run}' is of train.method {method}, and the authors' program knows flows only. Export the run "
+            "of a flow."
+        )
+    model = Card.read(trained.path / CARD).model
+    if model.table:
+        raise Failed(
+            f"The network of '{run}' has a table of embeddings of its own (train.embeddings), for which the authors' "
+            "program has no place. Export a run that was trained on an encoder's states."
+        )
+    predicted = model.prediction
     if predicted != "x":
         raise Failed(
             f"The network of '{run}' predicts {predicted}, which its weights do not tell: the authors' program would "

@@ -23,8 +23,10 @@ def check_consistent(experiment: "Experiment") -> None:
 
 
 def _check_sources(experiment: "Experiment") -> None:
-    """One encoder, one tokenizer, and room for pairs."""
-    if (experiment.pretrain is None) == (experiment.encode.encoder is None):
+    """One encoder, where there is need of one; one tokenizer, and room for pairs."""
+    needless = not experiment.train.encodes and experiment.tokenize.tokenizer is not None
+    named = (experiment.pretrain is not None) + (experiment.encode.encoder is not None)
+    if named != 1 and not (named == 0 and needless):
         raise ValueError(
             "name the encoder once: `encode.encoder` (pretrained) or `pretrain` (trained on the spot)"
         )
@@ -106,20 +108,28 @@ def _check_method(experiment: "Experiment") -> None:
                 f"the sampling setting `{setting.name}` has `method: {setting.method}`, and the model is of "
                 f"`train.method: {train.method}`; give the setting {wanted}, or train another model"
             )
-    if flow:
+    if train.embeddings is not None and not flow:
+        raise ValueError(
+            f"`train.embeddings` is of flows, and `train.method` is {train.method}; take it out, for a baseline has "
+            "a table anyway"
+        )
+    if train.encodes:
         return
+    what = "`train.embeddings`" if flow else f"`train.method: {train.method}`"
     if taken := [name for name in ("weights", "distill") if getattr(experiment, name) is not None]:
         raise ValueError(
-            f"`{taken[0]}` is of flows, and `train.method` is {train.method}; take `{taken[0]}` out, or set "
-            "`train.method` to flow"
+            f"`{taken[0]}` is of flows of an encoder's states, and {what} trains something else; take `{taken[0]}` or "
+            "that out"
         )
-    changed = dict(_changed(train.model, "train.model", kept=("size", "depth", "hidden", "heads", "dropout")))
-    changed |= _changed(train.latents, "train.latents")
-    changed |= _changed(train.objective, "train.objective", kept=("padding",))
+    changed = dict(_changed(train.latents, "train.latents"))
+    if not flow:
+        kept = ("size", "depth", "hidden", "heads", "dropout")
+        changed |= _changed(train.model, "train.model", kept=kept)
+        changed |= _changed(train.objective, "train.objective", kept=("padding",))
     if changed:
         back = ", ".join(f"{path}={json.dumps(value)}" for path, value in changed.items())
         raise ValueError(
-            f"`train.method: {train.method}` has no latents, hence no use for {', '.join(changed)}; take "
+            f"{what} takes no encoder's states, hence has no use for {', '.join(changed)}; take "
             f"{'that' if len(changed) == 1 else 'these'} out, or set back what another file sets: {back}"
         )
 

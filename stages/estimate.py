@@ -252,6 +252,7 @@ class Estimator:
         scratch = float(section.keep * state)
         if (
             isinstance(network, ModelConfig)
+            and "latents" in planned.step.inputs
             and isinstance(compute, TrainCompute)
             and compute.source in ("live", "rolling")
         ):

@@ -97,7 +97,7 @@ TRAIN = StageSpec(
     version=2,
     launch=Launch.ACCELERATE,
     worker="elf.stages.worker",
-    neutral={"accumulate": 1, "method": "flow"},
+    neutral={"accumulate": 1, "method": "flow", "embeddings": None},
 )
 DISTILL = StageSpec(
     "distill",
@@ -181,8 +181,8 @@ class _Builder:
 
     @property
     def encodes(self) -> bool:
-        """Whether anything is made of latents: baselines are not."""
-        return self.experiment.train.method == "flow"
+        """Whether anything is made of stored latents."""
+        return self.experiment.train.encodes
 
     def fetch(self, name: str, asset: Asset, prefix: str) -> str:
         """The step that brings ``asset``; two roles of one asset share a step's key, not its name."""
@@ -245,8 +245,8 @@ class _Builder:
         return self.add("train", TRAIN, train, self.learnt_from(train, corpus), "train")
 
     def learnt_from(self, section: Training, corpus: Mapping[Split, str]) -> dict[str, str]:
-        """What every training run takes: its own split, and the held-out one where it looks at that; of a baseline
-        only their tokens."""
+        """What every training run takes: its own split, and the held-out one where it looks at that; only their tokens
+        where nothing is encoded."""
         splits: dict[str, Split] = {"": "train"}
         if section.heldout is not None and "validation" in corpus:
             splits["heldout_"] = "validation"

@@ -58,6 +58,8 @@ class Recipe:
     objective: ObjectiveConfig
     device: torch.device
     drawing: Drawing = draw
+    width: int | None = None
+    """Of the noise; that of the latents where absent."""
 
     def rows(self, step: int) -> Integers:
         """Rows of the whole global batch."""
@@ -86,7 +88,7 @@ class Recipe:
             step,
             places,
             length=self.latents.length,
-            width=self.latents.width,
+            width=self.latents.width if self.width is None else self.width,
             objective=self.objective,
             device=self.device,
         )

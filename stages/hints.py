@@ -12,7 +12,10 @@ USED, FULL = 12_000, 32_100
 
 
 def width_of(experiment: Experiment, encoder: Artifact | None) -> int | None:
-    """d of the encoder: as its folder says if it was fetched, else as the configuration expects."""
+    """d of the latents: of learnt embeddings as they are set, of an encoder as its folder says if it was fetched, else
+    as the configuration expects."""
+    if experiment.train.embeddings is not None:
+        return experiment.train.embeddings.width
     if experiment.pretrain is not None:
         return experiment.pretrain.width
     shape = read_shape(encoder.path / "data", None) if encoder is not None else None

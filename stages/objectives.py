@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -63,7 +64,9 @@ class Objective(Goal):
         self.network = network
 
     def measure(self, batch: Batch, draws: Draws, row_multiple: int) -> Loss:
-        """As ``forward``, in whatever precision is on."""
+        """As ``forward``, in whatever precision is on. Where the network has a table, the latents are its rows."""
+        if self.network.config.table:
+            batch = replace(batch, x_BLD=self.network.embed(batch.ids_BL))
         return loss(self.network, batch, draws, self.config, row_multiple=row_multiple)
 
     @property

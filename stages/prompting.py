@@ -6,6 +6,7 @@ encoded as the sources of training were, but alone and without padding, which ch
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -104,6 +105,8 @@ def open_prompter(
     sampling = Sampling(trained, config, rows.vocabulary, None, device, section.precision)
     if rows.vocabulary.max_source is None:
         return Prompter(rows.vocabulary, tokenizer, sampling.ids, None)
+    if trained.model.table:
+        return Prompter(rows.vocabulary, tokenizer, sampling.ids, partial(_read_table, sampling))
     if encoder is None:
         raise Failed(
             "The encoder of this run is gone from the store; `elf run` with its configuration brings it back."
@@ -112,6 +115,15 @@ def open_prompter(
     trained.card.check_fits(encoder=encoder_facts(info, check_tokens(rows, info)))
     reader = Reader(sampling, load_encoder(info, device), DTYPES[encode.dtype])
     return Prompter(rows.vocabulary, tokenizer, sampling.ids, reader.read)
+
+
+def _read_table(sampling: Sampling, ids: np.ndarray, count: int) -> Condition:
+    """The one source for ``count`` texts, by the model's own table."""
+    model, device = sampling.trained.model, sampling.device
+    head_L = torch.from_numpy(sampling.vocabulary.to_head(ids)).to(device)
+    x_BLD = torch.zeros(count, model.length, model.width, device=device)
+    x_BLD[:, : ids.size] = sampling.trained.network.embed(head_L)
+    return Condition(x_BLD, torch.full((count,), ids.size, device=device))
 
 
 def choose_setting(settings: Sequence[Sample], name: str | None, *, method: SampleMethod = "sde") -> Sample:

@@ -28,7 +28,7 @@ from elf.stages.compute import SampleCompute
 from elf.stages.config import Sample
 from elf.stages.devices import choose_compile, describe_devices
 from elf.stages.following import follow
-from elf.stages.latents import open_latents
+from elf.stages.latents import open_ids, open_latents
 from elf.stages.memory import keep_freed_memory
 from elf.stages.model.speeding import compile_blocks
 from elf.stages.rows import TokenRows
@@ -154,12 +154,13 @@ def prepare(section: Sample, context: StageContext, device: torch.device) -> tup
     trained.card.check_fits(vocabulary=rows.vocabulary)
     if choose_compile(sample_compute(context.compute).compile, device.type, context.progress):
         compile_blocks(trained.network)
-    if rows.vocabulary.max_source is not None and latents is None:
+    pairs, table = rows.vocabulary.max_source is not None, trained.model.table
+    if pairs and latents is None and not table:
         raise Failed(
             f"The rows in {rows.path} are pairs, but no encoded sources were given to condition on; give the step its "
             "input 'latents'."
         )
-    sources = None
+    sources = open_ids(tokens) if pairs and table else None
     if latents is not None:
         trained.card.check_fits(encoder=latents.manifest.facts["encoder"])
         sources = open_latents(tokens, latents, trained.card.scale, drops=False)

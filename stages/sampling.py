@@ -109,7 +109,9 @@ class Sampling:
         kept = torch.zeros(len(places), dtype=torch.bool)
         raw = self.sources.read(np.array(places), kept, self.sources.make_buffer(len(places)))
         batch = self.sources.normalise(raw, torch.device(self.device))
-        return Condition(batch.x_BLD, batch.condition_length_B.to(self.device))
+        network = self.trained.network
+        x_BLD = network.embed(batch.ids_BL) if network.config.table else batch.x_BLD
+        return Condition(x_BLD, batch.condition_length_B.to(self.device))
 
 
 def sampler_config(section: Sample, trained: Trained) -> SamplerConfig:

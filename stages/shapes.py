@@ -6,14 +6,19 @@ from elf.stages.model.token_config import TokenConfig, TokenMethod
 from elf.stages.train_settings import Model, Objective
 
 
-def model_config(model: Model, *, width: int, vocabulary: int, length: int) -> ModelConfig:
-    """The network for latents of ``width`` numbers, rows of ``length`` tokens and ``vocabulary`` head entries.
+def model_config(
+    model: Model, *, width: int, vocabulary: int, length: int, table: bool = False
+) -> ModelConfig:
+    """The network for latents of ``width`` numbers, its own ``table``'s or others', rows of ``length`` tokens and
+    ``vocabulary`` head entries.
 
     ``size`` sets depth, hidden and heads, each of which may be given over it. Raises Misconfigured.
     """
     rest = model.model_dump(exclude={"size", "depth", "hidden", "heads"})
     try:
-        return ModelConfig(width=width, vocabulary=vocabulary, length=length, **_blocks(model), **rest)
+        return ModelConfig(
+            width=width, vocabulary=vocabulary, length=length, table=table, **_blocks(model), **rest
+        )
     except ValueError as error:
         raise Misconfigured(f"train.model describes no network: {error}.") from error
 

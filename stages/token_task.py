@@ -5,7 +5,6 @@ import torch
 from elf.pipeline.stage import StageContext
 from elf.stages.feeding import Recipe
 from elf.stages.heldout import open_heldout
-from elf.stages.latents import LatentRows, open_ids, same_kind
 from elf.stages.model.flops import token_step_parts
 from elf.stages.model.token_config import TokenMethod
 from elf.stages.model.token_draws import draw_masks, draw_tokens
@@ -19,6 +18,7 @@ from elf.stages.token_objectives import NextToken, Unmasking
 from elf.stages.train_settings import Train
 from elf.stages.trained import vocabulary_digest
 from elf.stages.training import speed_up
+from elf.stages.training_inputs import open_id_splits
 
 DRAWINGS = {"autoregressive": draw_tokens, "masked": draw_masks}
 GOALS = {"autoregressive": NextToken, "masked": Unmasking}
@@ -51,14 +51,3 @@ def prepare_tokens(section: Train, method: TokenMethod, context: StageContext, t
         heldout=open_heldout(recipe, validation, section.heldout, team, at_once=context.compute.batch),
         shown=rows if validation is None else validation,
     )
-
-
-def open_id_splits(context: StageContext) -> tuple[LatentRows, LatentRows | None]:
-    """The ids of the training split, and of the held-out one where there is one. Raises Failed where they do not fit
-    each other."""
-    train = open_ids(context.inputs["tokens"])
-    if "heldout_tokens" not in context.inputs:
-        return train, None
-    heldout = open_ids(context.inputs["heldout_tokens"])
-    same_kind(train, heldout)
-    return train, heldout

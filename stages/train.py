@@ -19,7 +19,7 @@ from elf.stages.team import Team
 from elf.stages.token_task import prepare_tokens
 from elf.stages.train_settings import Train
 from elf.stages.training import learn, speed_up
-from elf.stages.training_inputs import describe, open_splits
+from elf.stages.training_inputs import describe, open_id_splits, open_splits
 
 
 def run(section: Train, context: StageContext) -> Mapping[str, JSON]:
@@ -39,11 +39,20 @@ def prepare(section: Train, context: StageContext, team: Team) -> Task:
     if section.method != "flow":
         return prepare_tokens(section, section.method, context, team)
     drops = section.objective.condition_dropout > 0
-    latents, validation = open_splits(section.latents, context, team.device, drops=drops)
+    if section.embeddings is not None:
+        latents, validation = open_id_splits(context)
+    else:
+        latents, validation = open_splits(section.latents, context, team.device, drops=drops)
     length = training_length(section, latents.rows)
     card = describe(section, latents)
     recipe = Recipe(
-        latents, section.seed, section.batch, team.places(section.batch), card.objective, team.device
+        latents,
+        section.seed,
+        section.batch,
+        team.places(section.batch),
+        card.objective,
+        team.device,
+        width=card.model.width,
     )
     network = build(card.model, torch.Generator().manual_seed(section.seed)).to(team.device)
     compiled = speed_up(network, context, team.device)

@@ -119,6 +119,13 @@ class Training(Section):
         return self
 
 
+class Embeddings(Section):
+    """A table of embeddings that is learnt with the network; its rows have unit size."""
+
+    width: Positive = 512
+    """d."""
+
+
 class Train(Training):
     """The training run."""
 
@@ -126,8 +133,15 @@ class Train(Training):
     """What is trained. The others are baselines of equal size on the same tokens, without latents: ``autoregressive``,
     each token from those before it, and ``masked``, masked diffusion (MDLM)."""
     model: Model
+    embeddings: Embeddings | None = None
+    """Learnt with the network, in the place of an encoder's states; of tokens alone, nothing is encoded or stored."""
     latents: Latents = Latents()
     objective: Objective = Objective()
+
+    @property
+    def encodes(self) -> bool:
+        """Whether it takes an encoder's states: baselines and learnt embeddings do not."""
+        return self.method == "flow" and self.embeddings is None
 
 
 class Teaching(Training):

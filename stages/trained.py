@@ -40,8 +40,11 @@ class Card:
     encoder: JSON
 
     def write(self, path: Path) -> None:
-        """Write ``model.json``."""
-        write_atomic(path, json.dumps(asdict(self), indent=1, sort_keys=True, allow_nan=False) + "\n")
+        """Write ``model.json``; what most models have not is said of those that have it."""
+        plain = asdict(self)
+        if not self.model.table:
+            del plain["model"]["table"]
+        write_atomic(path, json.dumps(plain, indent=1, sort_keys=True, allow_nan=False) + "\n")
 
     @classmethod
     def read(cls, path: Path) -> "Card":
@@ -205,6 +208,7 @@ def _differing_settings(have: Mapping[str, Tensor], want: Mapping[str, Tensor]) 
         ("width", "flow_head.bias"),
         ("hidden", "flow_norm.weight"),
         ("hidden / heads", "trunk.blocks.0.attention.query_norm.weight"),
+        ("vocabulary", "table"),
         ("vocabulary", "bias"),
         ("hidden", "norm.weight"),
         ("hidden / heads", "blocks.0.attention.query_norm.weight"),

@@ -10,7 +10,7 @@ from elf.pipeline.errors import Failed
 from elf.pipeline.stage import StageContext
 from elf.stages.devices import choose_device
 from elf.stages.feeding import Feed, Recipe
-from elf.stages.latents import LatentRows, Scale, open_latents, same_kind
+from elf.stages.latents import LatentRows, Scale, open_ids, open_latents, same_kind
 from elf.stages.live import open_live
 from elf.stages.rolling import RollingStates, Wanted
 from elf.stages.shapes import model_config, objective_config
@@ -48,6 +48,17 @@ def open_splits(
         return train, None
     stored = "heldout_latents" in context.inputs
     heldout = _open("heldout_", train.scale, context, device, drops=drops, stored=stored)
+    same_kind(train, heldout)
+    return train, heldout
+
+
+def open_id_splits(context: StageContext) -> tuple[LatentRows, LatentRows | None]:
+    """The ids of the training split, and of the held-out one where there is one. Raises Failed where they do not fit
+    each other."""
+    train = open_ids(context.inputs["tokens"])
+    if "heldout_tokens" not in context.inputs:
+        return train, None
+    heldout = open_ids(context.inputs["heldout_tokens"])
     same_kind(train, heldout)
     return train, heldout
 
@@ -102,8 +113,13 @@ def open_feed(recipe: Recipe, steps: range, context: StageContext, team: Team) -
 def describe(section: Train, latents: LatentRows) -> Card:
     """All that sampling will need to know. Raises Misconfigured where the settings describe no model."""
     vocabulary = latents.tokens.vocabulary
+    own = section.embeddings
     model = model_config(
-        section.model, width=latents.width, vocabulary=vocabulary.size, length=latents.length
+        section.model,
+        width=latents.width if own is None else own.width,
+        vocabulary=vocabulary.size,
+        length=latents.length,
+        table=own is not None,
     )
     return Card(
         model=model,

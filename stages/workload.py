@@ -48,7 +48,10 @@ def network_of(experiment: Experiment, width: int | None, vocabulary: int) -> An
         return token_config(experiment.train.model, method, vocabulary=vocabulary, length=length)
     if width is None:
         return None
-    return model_config(experiment.train.model, width=width, vocabulary=vocabulary, length=length)
+    table = experiment.train.embeddings is not None
+    return model_config(
+        experiment.train.model, width=width, vocabulary=vocabulary, length=length, table=table
+    )
 
 
 def row_parts(experiment: Experiment, network: AnyConfig) -> tuple[float, float]:

@@ -73,7 +73,8 @@ class ModelConfig:
     """The network's shape: `width` is the encoder's, `hidden` the trunk's, `length` the trained positions.
 
     `bottleneck` None means one full projection. A token count of 0 removes that kind of conditioning; under
-    "adaln" the counts say only whether guidance and mode exist, since no prefix position is used.
+    "adaln" the counts say only whether guidance and mode exist, since no prefix position is used. `table` says that the
+    clean latents are rows of a table of the network's own.
     """
 
     width: int
@@ -90,6 +91,7 @@ class ModelConfig:
     prediction: Prediction = "x"
     conditioning: Conditioning = "prefix"
     decoder: Decoder = "shared"
+    table: bool = False
 
     def __post_init__(self) -> None:
         for name in ("width", "vocabulary", "length", "hidden", "depth", "heads"):

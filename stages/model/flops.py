@@ -175,4 +175,5 @@ def count_weights(config: ModelConfig | TokenConfig) -> int:
     if isinstance(config, TokenConfig):
         table = config.vocabulary * config.hidden
         return table + sum(rows * columns for rows, columns in token_matrices(config))
-    return sum(rows * columns for rows, columns in matrices(config))
+    table = config.vocabulary * config.width if config.table else 0
+    return table + sum(rows * columns for rows, columns in matrices(config))

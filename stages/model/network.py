@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from elf.stages.model.config import ModelConfig
 from elf.stages.model.layers import (
+    EPSILON,
     Block,
     Linear,
     NumberEmbedder,
@@ -184,6 +185,19 @@ class Network(nn.Module):
         self.flow_head = Linear(config.hidden, config.width)
         self.decode_projection = Linear(config.hidden, config.width)
         self.decode_vocabulary = Linear(config.width, config.vocabulary)
+        # 3-D, so that Muon leaves it to Adam: a step touches few of its rows.
+        table = torch.zeros(1, config.vocabulary, config.width) if config.table else None
+        self.table = None if table is None else nn.Parameter(table)
+
+    def embed(self, ids_BL: Tensor) -> Tensor:
+        """(B, L, D) clean latents: rows of the table, at unit size so that nothing is won by shrinking them."""
+        if self.table is None:
+            raise ValueError(
+                f"the network has table {self.config.table}, so there is no embedding of ids; give it latents"
+            )
+        with full_precision(self.table):
+            rows_BLD = F.embedding(ids_BL, self.table.squeeze(0))
+            return F.rms_norm(rows_BLD, rows_BLD.shape[-1:], eps=EPSILON)
 
     @property
     def trunks(self) -> list[Trunk]:
@@ -266,8 +280,8 @@ def count_parameters(network: nn.Module) -> int:
 def initialise(network: Network, generator: torch.Generator) -> None:
     """Fill every parameter from the generator (a CPU one), in the order of the names.
 
-    Linear weights Xavier-uniform, biases 0, norms 1; embedders and learned tokens N(0, 0.02²); the flow head
-    and the adaLN modulations 0, so that x̂ starts at 0.
+    Linear weights Xavier-uniform, biases 0, norms 1; embedders and learned tokens N(0, 0.02²), a table N(0, 1); the
+    flow head and the adaLN modulations 0, so that x̂ starts at 0.
     """
     for name, parameter in network.named_parameters():
         draw = torch.empty(parameter.shape)
@@ -275,6 +289,8 @@ def initialise(network: Network, generator: torch.Generator) -> None:
             draw.zero_()
         elif name.endswith("norm.weight"):
             draw.fill_(1.0)
+        elif name == "table":
+            draw.normal_(0.0, 1.0, generator=generator)
         elif "_embedder." in name or name.endswith("_tokens"):
             draw.normal_(0.0, TOKEN_STD, generator=generator)
         else:

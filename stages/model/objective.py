@@ -136,9 +136,10 @@ def _denoise_error(
     z_NLD, t_N = state.z_BLD[rows], state.t_B[rows]
     x_NLD = estimate_clean(network, objective, passes.hidden.take(rows), z_NLD, t_N)
     v_NLD = velocity(x_NLD, z_NLD, t_N, objective.min_gap)
-    target_NLD = velocity(state.x_BLD[rows], z_NLD, t_N, objective.min_gap)
+    # A learnt table is not drawn towards what the network expects of it: x is held fixed here, z is not (it cancels).
+    target_NLD = velocity(state.x_BLD[rows].detach(), z_NLD, t_N, objective.min_gap)
     if passes.x_u_NLD is not None and state.guidance_B is not None:
-        z_MLD, t_M = z_NLD[within], t_N[within]
+        z_MLD, t_M = z_NLD[within].detach(), t_N[within]
         v_u_MLD = velocity(passes.x_u_NLD, z_MLD, t_M, objective.min_gap)
         v_c_MLD = v_NLD.detach()[within]
         if passes.x_c_NLD is not None:

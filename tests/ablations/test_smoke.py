@@ -26,7 +26,7 @@ WIDTHS = {"t5-base": 48, "t5-large": 64}
 DEPTHS = {"M": 3, "L": 4}
 """Of the networks that stand for the published sizes."""
 SCRATCH = {"width": 32, "layers": 2, "heads": 2, "feed_forward": 64, "batch": 8}
-WITHOUT_LATENTS = {"train.latents": {"mean": 0.0, "std": 0.2}, "train.model.bottleneck": 128}
+WITHOUT_LATENTS = {"train.latents": {"mean": 0.0, "std": 0.2}}
 """What `tiny` says of latents, taken back for those who have none."""
 LEFT_OUT = ("encode.expect_width", "tokenize.tokenizer", "train.epochs")
 
@@ -44,7 +44,9 @@ def small(settings: dict[str, Any]) -> dict[str, Any]:
         elif path == "sample":
             made[path] = [smaller(setting) for setting in value]
         elif path == "train.method":
-            made |= {path: value, **WITHOUT_LATENTS}
+            made |= {path: value, **WITHOUT_LATENTS, "train.model.bottleneck": 128}
+        elif path == "train.embeddings":
+            made |= {path: {"width": 32}, **WITHOUT_LATENTS}
         elif path == "pretrain":
             made[path] = SCRATCH | {"steps": min(value["steps"], 2)}
         elif path not in LEFT_OUT and path != "encode.encoder":

@@ -63,8 +63,8 @@ def test_nothing_is_chosen_for_latents_that_are_not_there() -> None:
             ["train.model.prediction=v", "train.objective.decode_share=0.5", "train.model.bottleneck=null"],
             r"no use for train\.model\.bottleneck, train\.model\.prediction, train\.objective\.decode_share; ",
         ),
-        (["distill={steps: 5}"], "`distill` is of flows"),
-        (["weights={asset: {uri: 'path:w.pt'}}"], "`weights` is of flows"),
+        (["distill={steps: 5}"], "`distill` is of flows of an encoder's states"),
+        (["weights={asset: {uri: 'path:w.pt'}}"], "`weights` is of flows of an encoder's states"),
         (
             ["train.method=masked"],
             "`plain` has `method: autoregressive`, and the model is of `train.method: masked`",

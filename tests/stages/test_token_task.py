@@ -2,14 +2,18 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from pydoc_data.topics import topics
 from typing import Any
 
 import numpy as np
 import pytest
 from forked_worker import Server
+from judging import make_artifact
+from tokens import make_tokens as make_words
 from toy_training import SMALL, TRAIN, Corpus, Size, flat, launch, payload, write_job
 
 from elf.pipeline.errors import Failed
@@ -141,9 +145,8 @@ def test_a_run_that_goes_on_ends_as_one_that_was_not_stopped(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
-def test_kill_9_changes_nothing(corpus: Corpus, worker: Server, tmp_path: Path, method: str) -> None:
-    settings = {**SETTINGS, "method": method, "save_every": 3}
+def test_kill_9_changes_nothing(corpus: Corpus, worker: Server, tmp_path: Path) -> None:
+    settings = {**SETTINGS, "method": "masked", "save_every": 3}
     assert worker.run(write_job(corpus, tmp_path / "whole", settings)) == 0
     job = write_job(corpus, tmp_path / "killed", settings)
     assert worker.run(job, step=11) == -9
@@ -197,11 +200,31 @@ def test_weights_of_others_are_refused(corpus: Corpus, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("method", METHODS)
-def test_two_processes_are_one(corpus: Corpus, tmp_path: Path, method: str) -> None:
-    settings = {**SETTINGS, "method": method, "steps": 6, "model": {**BLOCKS, "dropout": 0.0}}
-    run(corpus, tmp_path / "one", method, {"steps": 6})
+def test_of_prose_more_is_learnt_than_how_common_each_letter_is(tmp_path: Path, method: str) -> None:
+    """The bar of benchmarks/baselines.py, smaller: paragraphs that ship with Python, letter by letter."""
+    paragraphs = [
+        " ".join("_".join(part.lower().split())) for text in topics.values() for part in text.split("\n\n")
+    ]
+    letters = [letter for letter, _ in Counter(" ".join(paragraphs).split()).most_common(40)]
+    inputs = {
+        role: make_artifact(make_words(tmp_path / role, part, words=letters, length=32), "tokenize")
+        for role, part in (("tokens", paragraphs[::2]), ("heldout_tokens", paragraphs[1::40]))
+    }
+    settings = {"model": {"depth": 2, "hidden": 64, "heads": 2}, "batch": 16, "steps": 120}
+    held = {"heldout": {"every": 1000, "rows": 64}, "optim": {"lr": 0.004, "warmup_steps": 10, "ema": 0.95}}
+    facts = run(Corpus(inputs), tmp_path / "out", method, {**settings, **held})
+    rows = TokenRows.open(inputs["heldout_tokens"].path)
+    counts = np.unique(rows.ids(np.arange(min(64, rows.rows))), return_counts=True)[1]
+    shares = counts / counts.sum()
+    assert facts["heldout"]["heldout_loss"] < -(shares * np.log(shares)).sum()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_two_processes_are_one(corpus: Corpus, tmp_path: Path) -> None:
+    settings = {**SETTINGS, "method": "masked", "steps": 6, "model": {**BLOCKS, "dropout": 0.0}}
+    run(corpus, tmp_path / "one", "masked", {"steps": 6})
     two = {"processes": 2}
     launch(write_job(corpus, tmp_path / "two", settings, compute=two), 2)
     one, both = (list(read_metrics(tmp_path / name / "metrics.jsonl")) for name in ("one", "two"))
