@@ -3,11 +3,14 @@
 import os
 import signal
 
+from elf.pipeline.spinning import spin_briefly
+
 
 def main() -> None:
     """Entry of the command. Ctrl-C while it is loaded, a second or so, ends it in one line."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)
+    spin_briefly()
     from elf.flows.cli import main as run
 
     run()

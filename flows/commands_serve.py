@@ -21,12 +21,11 @@ from elf.flows.deployments import (
     watch_for_dead_runs,
     workers_heard,
 )
-from elf.flows.flow_settling import settle_tasks
 from elf.flows.prefect_api import LOOPBACK, PrefectApi
 from elf.flows.service_address import page_of
 from elf.flows.service_choice import choose_server, refuse_another
 from elf.flows.service_folder import Record, Server, ServiceFolder, Worker, shell_address
-from elf.flows.service_stopping import flow_processes, stop_server, stop_worker
+from elf.flows.service_stopping import flow_processes, settle_dead_runs, stop_server, stop_worker
 from elf.flows.services import (
     AUTHORITY,
     PortTaken,
@@ -54,7 +53,6 @@ def bring_up(*, host: str | None, port: int | None, database: str | None) -> Non
         count, new = deploy(api, folder.home)
         said.line(new > 0, "deployments", f"{count}, one for each shipped configuration")
         said.line(watch_for_dead_runs(api), "automation", "a flow run without heartbeats becomes Crashed")
-        settle_tasks(api)
         _worker_up(now, server, said)
         pointed = folder.point_to(server.api)
     said.how_to_go_on(server, pointed=pointed)
@@ -73,8 +71,8 @@ def bring_down() -> None:
         runs = flow_processes(folder)
         if server is None and worker is None and not runs:
             said.nothing()
+        ended = stop_worker(folder, worker, server)
         if worker is not None or runs:
-            ended = stop_worker(folder, worker, server)
             said.ended("worker", f"and {count_of(ended, 'flow run')}" if ended else "no flow run was at work")
         folder.write(replace(record, worker=None))
         if server is not None and server.process is not None:
@@ -216,6 +214,8 @@ def _worker_up(now: _Now, server: Server, said: Said) -> None:
         return
     if there is not None:
         stop_worker(now.folder, there, server)
+    else:
+        settle_dead_runs(PrefectApi(server.api), now.folder)
     began = datetime.now(UTC)
     worker = start_worker(now.folder, server.api)
     now.started(worker=worker)

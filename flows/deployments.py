@@ -122,7 +122,8 @@ def watch_for_dead_runs(api: PrefectApi) -> bool:
     if found is None:
         api.post("automations/", wanted)
         return True
-    api.put(f"automations/{found['id']}", wanted)
+    if not _says(found, wanted):  # written anew it would forget the heartbeats that it waits for
+        api.put(f"automations/{found['id']}", wanted)
     return False
 
 
@@ -130,6 +131,17 @@ def find_watch(api: PrefectApi) -> Mapping[str, Any] | None:
     """The automation, if the server has it."""
     found = api.post("automations/filter", {"automations": {"name": {"any_": [WATCH]}}})
     return found[0] if found else None
+
+
+def _says(found: Any, wanted: Any) -> bool:
+    """Whether the server's answer holds what was sent; it adds defaults, and keeps no order."""
+    if isinstance(wanted, dict):
+        return all(name in found and _says(found[name], item) for name, item in wanted.items())
+    if isinstance(wanted, list):
+        return len(found) == len(wanted) and all(
+            any(_says(other, item) for other in found) for item in wanted
+        )
+    return found == wanted
 
 
 def _watch() -> dict[str, Any]:

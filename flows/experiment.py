@@ -30,6 +30,7 @@ from elf.flows.request import RUNS, Request, load_request
 from elf.pipeline.runner import Outcome, build_step, materialise, needed
 from elf.pipeline.runs import PAGE, Naming, RunFolder
 from elf.pipeline.sharing import Elsewhere
+from elf.pipeline.spinning import spin_briefly
 from elf.pipeline.wording import bytes_text, count_of, seconds_text, size_of
 from elf.stages.tracking import refuse_missing
 
@@ -70,6 +71,7 @@ def elf(
         store: Folder of the artifacts on the worker's machine; else $ELF_STORE, else ./store.
     """
     settle_earlier()
+    spin_briefly()
     with under_worker(), heeding_termination():
         try:
             settings = as_overrides(overrides or {})

@@ -13,6 +13,7 @@ from elf.flows.deployments import POOL, workers_heard
 from elf.flows.flow_settling import settle_tasks
 from elf.flows.prefect_api import PrefectApi, Refused, Unreachable
 from elf.flows.service_folder import Server, ServiceFolder, Worker
+from elf.flows.services import worker_name
 
 SERVER_GRACE = 20.0
 RUN_GRACE = 45.0
@@ -43,11 +44,20 @@ def stop_worker(folder: ServiceFolder, worker: Worker | None, server: Server | N
     runs |= set(left.values())
     end(left, grace=RUN_GRACE)
     if api is not None:
-        _tell_truth(
-            api, runs, alone=not set(workers_heard(api)) - {worker.name if worker is not None else ""}
-        )
+        _tell_truth(api, runs, "`elf down` ended it", alone=_alone(api, folder))
         settle_tasks(api)
     return len(runs)
+
+
+def settle_dead_runs(api: PrefectApi, folder: ServiceFolder) -> None:
+    """Where this folder's worker is gone and no other is there, its flow runs have ended too: say so at once."""
+    if _alone(api, folder) and not flow_processes(folder):
+        _tell_truth(api, (), "its worker was gone when `elf up` came", alone=True)
+    settle_tasks(api)
+
+
+def _alone(api: PrefectApi, folder: ServiceFolder) -> bool:
+    return not set(workers_heard(api)) - {worker_name(folder)}
 
 
 def flow_processes(folder: ServiceFolder) -> Mapping[Background, str]:
@@ -76,12 +86,12 @@ def _wait_until_told(api: PrefectApi, runs: Collection[str], seconds: float) -> 
         time.sleep(0.2)
 
 
-def _tell_truth(api: PrefectApi, runs: Collection[str], *, alone: bool) -> None:
+def _tell_truth(api: PrefectApi, runs: Collection[str], message: str, *, alone: bool) -> None:
     """End on the server what has no process any more: ``runs``, and if no other worker is there, all of the pool."""
     for run, state in _at_work(api).items():
         if run in runs or alone:
             ended = "CANCELLED" if state == "CANCELLING" else "CRASHED"
-            _set_state(api, run, ended, "`elf down` ended it")
+            _set_state(api, run, ended, message)
 
 
 def _set_state(api: PrefectApi, run: str, state: str, message: str) -> None:

@@ -1,5 +1,6 @@
 """How a command ends: whoever is told to stop says so, whatever a library makes of it."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -28,15 +29,20 @@ def test_a_signal_that_a_library_takes_for_an_error(
 
 
 ENTRY = """
-import signal, sys, types
+import os, signal, sys, types
 loading = types.ModuleType("elf.flows.cli")
-loading.__getattr__ = lambda name: signal.raise_signal(signal.SIGINT)
+loading.__getattr__ = lambda name: print(os.environ["GOMP_SPINCOUNT"], flush=True) or signal.raise_signal(2)
 sys.modules["elf.flows.cli"] = loading
 from elf.flows.__main__ import main
 main()
 """
 
 
-def test_an_interrupt_while_the_command_is_loaded_is_one_line() -> None:
-    done = subprocess.run([sys.executable, "-c", ENTRY], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "elf: interrupted\n")
+@pytest.mark.parametrize(("given", "found"), [({}, "1000\n"), ({"GOMP_SPINCOUNT": "7"}, "7\n")])
+def test_an_interrupt_while_the_command_is_loaded_is_one_line(given: dict[str, str], found: str) -> None:
+    """And threads were told before that how long to spin."""
+    environment = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"} | given
+    done = subprocess.run(
+        [sys.executable, "-c", ENTRY], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, found, "elf: interrupted\n")

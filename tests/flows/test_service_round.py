@@ -13,7 +13,13 @@ import pytest
 from commands import processes_of
 from prefect_service import BIN, ROOT, wait_until
 
-from elf.flows.deployments import ENTRYPOINTS, folder_of, read_deployments, shipped_deployments
+from elf.flows.deployments import (
+    ENTRYPOINTS,
+    find_watch,
+    folder_of,
+    read_deployments,
+    shipped_deployments,
+)
 from elf.flows.prefect_api import PrefectApi, Refused
 
 PATIENCE = 900
@@ -161,13 +167,26 @@ def check_the_deployment_file(project: Project) -> None:
 
 
 def check_recovery(project: Project, first: Any) -> None:
-    """What died is missed by `elf status` and started again by `elf up`, the rest stays."""
+    """What died is missed by `elf status` and started again by `elf up`, the rest stays; a run that died with its
+    worker is told to be dead at once."""
+    api = PrefectApi(first["server"]["api"])
+    watched = start_endless(project)
+    watch = find_watch(api)
     os.kill(first["worker"]["process"]["pid"], signal.SIGKILL)
+    wait_until(lambda: len(processes_of(project.home)) <= 2, 120, lambda: f"{processes_of(project.home)}")
     code, status = project.call("elf", "status")
     assert code == 1
     assert "gone" in status
     code, said = project.call("elf", "up")
     assert (code, said.count("started ")) == (0, 1), said
+    run = api.post("flow_runs/filter", {"sort": "START_TIME_DESC", "limit": 1})[0]
+    tasks = api.post("task_runs/filter", {"flow_runs": {"id": {"any_": [run["id"]]}}})
+    assert (run["state_name"], "its worker was gone" in run["state"]["message"]) == ("Crashed", True)
+    assert {each["state_name"] for each in tasks} == {"Cached", "Crashed"}
+    assert find_watch(api) == watch, "written anew it would forget the heartbeats of other runs"
+    assert watched.wait(60) == 1
+    assert watched.stdout is not None
+    watched.stdout.close()
     second = project.services()
     assert second["server"] == first["server"]
     os.kill(second["server"]["process"]["pid"], signal.SIGKILL)
@@ -182,14 +201,7 @@ def check_recovery(project: Project, first: Any) -> None:
 
 def check_the_end(project: Project) -> None:
     """`elf down` during a run: cancelled, no process, no file but the store, the runs and our own."""
-    watched = project.start(
-        *("prefect", "deployment", "run", "elf/tiny", "--watch", "-p", 'overrides={"train.steps": 100000}')
-    )
-    wait_until(
-        lambda: any("elf.stages.worker" in each.cmdline() for each in processes_of(project.home)),
-        240,
-        lambda: (project.home / ".elf" / "worker.log").read_text(),
-    )
+    watched = start_endless(project)
     code, said = project.call("elf", "down")
     assert code == 0, said
     assert "1 flow run" in said
@@ -202,3 +214,16 @@ def check_the_end(project: Project) -> None:
     assert {each.name for each in project.home.iterdir()} <= {".elf", "runs", "store"}
     left = {each.name.removesuffix(".1") for each in (project.home / ".elf").iterdir()}
     assert left == {".gitignore", "lock", "prefect", "server.log", "worker.log"}
+
+
+def start_endless(project: Project) -> subprocess.Popen[str]:
+    """A run that trains by now, watched by somebody."""
+    watched = project.start(
+        *("prefect", "deployment", "run", "elf/tiny", "--watch", "-p", 'overrides={"train.steps": 100000}')
+    )
+    wait_until(
+        lambda: any("elf.stages.worker" in each.cmdline() for each in processes_of(project.home)),
+        240,
+        lambda: (project.home / ".elf" / "worker.log").read_text(),
+    )
+    return watched
