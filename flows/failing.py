@@ -70,6 +70,7 @@ def telling(*, debug: bool) -> Iterator[None]:
         )
         raise _end(FAILED, words, debug=debug) from None
     finally:
+        _arrived.clear()
         for number, handler in before.items():
             signal.signal(number, handler)
 

@@ -111,10 +111,10 @@ def _write(path: Path, checkpoint: Checkpoint) -> None:
 
 
 def newest(
-    folder: Path, note: Callable[[str], None], prove_beside: Callable[[Mapping[str, JSON]], object]
+    folder: Path, note: Callable[[str], None], fault_beside: Callable[[Mapping[str, JSON]], str | None]
 ) -> Checkpoint | None:
-    """The usable checkpoint of the most steps; None where none was ever finished. ``prove_beside`` is given its state,
-    and raises Unusable where something else does not go with it. Says by ``note`` which it skipped and why, and then
+    """The usable checkpoint of the most steps; None where none was ever finished. ``fault_beside`` is given its state,
+    and says why what lies beside does not go with it, if so. Says by ``note`` which it skipped and why, and then
     removes unfinished ones. Raises Failed if there are checkpoints and none is usable: a run with a past never begins
     again unasked."""
     skipped: list[str] = []
@@ -122,7 +122,8 @@ def newest(
         path = folder / f"step_{step}"
         try:
             found = read(path)
-            prove_beside(found.state)
+            if fault := fault_beside(found.state):
+                raise Unusable(fault)
         except Unusable as reason:
             skipped.append(f"{path.name} {reason}")
             continue

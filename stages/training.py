@@ -36,7 +36,7 @@ from elf.stages.team import Team
 from elf.stages.train_settings import Optim, Training
 from elf.stages.trained import CARD
 from elf.stages.training_inputs import open_feed
-from elf.stages.training_metrics import BYTES, METRICS, Journal, prove_metrics, summarise
+from elf.stages.training_metrics import BYTES, METRICS, Journal, fault_of, summarise
 from elf.stages.training_state import TrainingState
 from elf.stages.watching import open_watch
 
@@ -177,7 +177,7 @@ def resume(state: TrainingState, folder: Path, team: Team, context: StageContext
     out = context.out
     found = None
     if team.writes:
-        found = checkpoints.newest(folder, context.progress.note, lambda state: prove_metrics(out, state))
+        found = checkpoints.newest(folder, context.progress.note, lambda state: fault_of(out, state))
     step = team.share(None if found is None else found.step)
     if step is None:
         return 0

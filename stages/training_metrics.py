@@ -16,7 +16,6 @@ import xxhash
 
 from elf.cache.files import writing
 from elf.cache.manifest import JSON
-from elf.stages.checkpoint import Unusable
 from elf.stages.pace import METRICS, TIMING
 from elf.stages.tally import BY_LEVEL, counts_of
 from elf.stages.token_tally import nats_in
@@ -26,7 +25,7 @@ BYTES, DIGEST = "metrics_bytes", "metrics_digest"
 
 
 class Journal:
-    """The two files of a run. ``keep`` bytes of ``out/metrics.jsonl`` are kept, as many as ``prove_metrics`` says, and
+    """The two files of a run. ``keep`` bytes of ``out/metrics.jsonl`` are kept, as many as a checkpoint knows of, and
     the rest is cut off; ``aux`` gets ``timing.jsonl``. With ``writes`` false nothing is touched: that process is not
     the one that writes."""
 
@@ -68,17 +67,17 @@ class Journal:
         return {BYTES: self._metrics.tell(), DIGEST: self._digest.hexdigest()}
 
 
-def prove_metrics(out: Path, state: Mapping[str, JSON]) -> int:
-    """How many bytes of the metrics in ``out`` belong to a checkpoint with this ``state``. Raises Unusable where they
-    are not what they were when it was saved; the checkpoint that ends a run leaves that to the manifest."""
+def fault_of(out: Path, state: Mapping[str, JSON]) -> str | None:
+    """Why the metrics in ``out`` are not what they were when a checkpoint with this ``state`` was saved, as the end of
+    a sentence about it; None where they are. The checkpoint that ends a run leaves that to the manifest."""
     path, keep = out / METRICS, state[BYTES]
     assert isinstance(keep, int)
     have = path.stat().st_size if path.exists() else 0
     if have < keep:
-        raise Unusable(f"was saved when {METRICS} held {keep} bytes, and it holds {have}")
+        return f"was saved when {METRICS} held {keep} bytes, and it holds {have}"
     if DIGEST in state and _digest(path, keep).hexdigest() != state[DIGEST]:
-        raise Unusable(f"was saved when the first {keep} bytes of {METRICS} were others")
-    return keep
+        return f"was saved when the first {keep} bytes of {METRICS} were others"
+    return None
 
 
 def _digest(path: Path, length: int) -> xxhash.xxh3_128:

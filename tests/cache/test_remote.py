@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from damage import reword
 from s3_server import S3Server, serving_s3
 
 from elf.cache import pulling, pushing
@@ -274,12 +275,11 @@ HARM: dict[str, tuple[Callable[[Path, Path], object], str]] = {
     "no JSON": (lambda manifest, file: manifest.write_text("{"), r"manifest\.json is damaged: not JSON"),
     "another fact": (
         lambda manifest, file: manifest.write_text(manifest.read_text().replace("1.5", "1.6")),
-        "is missing",
+        "what it says was changed",
     ),
+    "another fact, sealed": (lambda manifest, file: reword(manifest, "1.5", "1.6"), "is missing"),
     "another key": (
-        lambda manifest, file: manifest.write_text(
-            manifest.read_text().replace(manifest.parent.name, "0" * 64)
-        ),
+        lambda manifest, file: reword(manifest, manifest.parent.name, "0" * 64),
         "belongs to encode 000000000000",
     ),
     "another root": (

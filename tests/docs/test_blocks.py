@@ -1,7 +1,8 @@
 """Every shell block of the pages, executed: a page is one bash session in a folder of its own. `make docs-test`.
 
 What pages take for granted is made once: a store in which `tiny` and `quickstart` were run, from what ships with the
-product and from PyPI; and beside it in each page's folder a file `texts.jsonl` and what `make quickstart` needs.
+product and from PyPI; and beside it in each page's folder files `texts.jsonl` and `texts.txt`, and what `make
+quickstart` needs.
 """
 
 import json
@@ -28,7 +29,7 @@ PATIENCE = 1500
 """Seconds a page may take on a slow machine."""
 RUN = [page for page in PAGES if any(block.runs for block in read_blocks(page))]
 SMALLER: Mapping[str, Mapping[str, str]] = {
-    "README.md": {"train: {steps: 2000}": "train: {steps: 40}"},
+    "README.md": {"train: {steps: 600}": "train: {steps: 40}"},
     "docs/tutorial.md": {
         "elf run experiment.yaml": "elf run experiment.yaml --set train.steps=40",
     },
@@ -95,6 +96,7 @@ def folder(world: World, environment: Mapping[str, str], tmp_path: Path) -> Path
     copy_store(world.store, folder / "store", without=())
     lines = [json.dumps({"id": name, "text": text}) for name, text in example_texts()]
     (folder / "texts.jsonl").write_text("\n".join(lines) + "\n")
+    (folder / "texts.txt").write_text("\n\n".join(text for _, text in example_texts()) + "\n")
     (folder / ".venv").symlink_to(ROOT / ".venv")
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, folder / name)

@@ -212,6 +212,7 @@ PARTS: dict[str, str] = {
             "ledger",
         )
     },
+    "stages/training_metrics.py:fault_of": _CHECKPOINT,
     "stages/documents.py:_text": _RECORD,
     "stages/documents.py:__init__": _RECORD,
     "stages/documents.py:_read_text": _RECORD,
@@ -233,6 +234,7 @@ RETURNED: dict[str, int | None] = {
     "pipeline/config.py:_explain": 2,
     "flows/cache_keeping.py:_unseen": None,
     "stages/room.py:refuse_what_cannot_fit": None,
+    "stages/training_metrics.py:fault_of": None,
 }
 """Functions whose result is a message of its own that somebody else shows."""
 
@@ -242,6 +244,7 @@ PASSED_ON: dict[str, str] = {
     "pipeline/sharing.py:_ask": "a fault of the remote store, as bad usage",
     "pipeline/launch.py:run_child": "the message of a stage's own process",
     "stages/cluster.py:_result": "the message of a worker",
+    "stages/checkpoint.py:newest": "what is wrong beside a checkpoint",
     "stages/gguf.py:_write": "what a model's loader says",
     "stages/documents.py:__init__": "the two halves of what a record lacks",
     "stages/documents.py:_text": "_NoSuchKey, which writes its own words",
