@@ -26,7 +26,7 @@ USUAL = "300000"
 """What GNU's OpenMP takes where nothing is said."""
 CORES = len(os.sched_getaffinity(0))
 NETWORK = "train.model={depth: 4, hidden: 192, heads: 4}"
-FAST, SLOW = 30, 6
+FAST, SLOW = 12, 5
 """Steps of a run, alone and beside others."""
 ROUNDS = 2
 
@@ -34,6 +34,7 @@ ROUNDS = 2
 def run(folder: Path, name: str, turns: str, steps: int) -> float:
     """Seconds of a step: the median of a training run that nobody made before, without its first steps."""
     settings = [NETWORK, "train.batch=24", "train.heldout=null", f"train.steps={steps}", f"name={name}"]
+    settings.append(f"compute.train.threads={CORES}")
     seed = f"train.seed={crc32(name.encode())}"
     done = subprocess.run(
         [ELF, "run", "tiny", "--until", "train", "--set", *settings, seed],
