@@ -53,9 +53,7 @@ def run_sweep(
     out.print()
     out.print(_table(cost_of(sweep, good, before=before), planned=False))
     if until is None and good:
-        order = {member.run: number for number, member in enumerate(sweep)}
-        names = sorted((member.run for member in good), key=order.__getitem__)
-        page = write_page([read_run(RUNS, name) for name in names], folder, alone=False)
+        page = write_page([read_run(RUNS, member.run) for member in good], folder, alone=False)
         out.print(f"Report: {page}", highlight=False, soft_wrap=True)
     if bad:
         names = ", ".join(each.member.variant for each in bad)

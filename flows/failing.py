@@ -80,7 +80,7 @@ def _signals_first() -> Iterator[None]:
     """Where a signal arrived, an error is what a library made of its exception."""
     try:
         yield
-    except Exception:
+    except Exception:  # of any kind: libraries wrap what a signal raises in them
         heed_signals()
         raise
 

@@ -126,8 +126,7 @@ def _run(work: Work, jobs: int) -> list[Ended]:
 
 def _finish(work: Work, before: frozenset[str], ended: list[Ended]) -> State[Any]:
     """One page and what it cost, and a state that says what was done."""
-    order = {member.run: number for number, member in enumerate(work.sweep)}
-    good = sorted((each.member for each in ended if each.code == 0), key=lambda each: order[each.run])
+    good = [each.member for each in ended if each.code == 0]
     costs = cost_of(work.sweep, good, before=before)
     show_costs(work.sweep.name, costs)
     if good and work.until is None:

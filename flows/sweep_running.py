@@ -96,25 +96,25 @@ def run_members(
     jobs: int,
     ended: Callable[[Ended], None],
 ) -> list[Ended]:
-    """Do ``work`` for each member, ``jobs`` at once, begun in order; ``ended`` is told of each in this thread.
+    """Do ``work`` for each member, ``jobs`` at once; ``ended`` is told of each in this thread. What comes of them is in
+    the order of the members, in which they begin.
 
     One that fails stops no other. Where this process is told to stop, all of the crew are, and what raised that goes
     on once they are gone.
     """
-    finished: list[Ended] = []
     with ThreadPoolExecutor(jobs) as threads:
-        waiting: set[Future[Ended]] = {threads.submit(work, member) for member in members}
+        begun = [threads.submit(work, member) for member in members]
+        waiting: set[Future[Ended]] = set(begun)
         try:
             while waiting:
                 done, waiting = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
                 for each in done:
-                    finished.append(each.result())
-                    ended(finished[-1])
+                    ended(each.result())
         except BaseException:
             threads.shutdown(wait=False, cancel_futures=True)
             crew.stop()
             raise
-    return finished
+    return [each.result() for each in begun]
 
 
 def command_of(sweep: Members, member: Member, store: str | None, until: str | None) -> list[str]:
