@@ -1,7 +1,7 @@
 """What a command or a flow is asked for: a configuration, its overrides and a store, loaded and planned."""
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -12,7 +12,8 @@ from elf.cache.store import Artifact, Store
 from elf.pipeline.config import load_experiment
 from elf.pipeline.errors import Misconfigured
 from elf.pipeline.plan import Plan, Planned
-from elf.stages.config import Experiment
+from elf.stages.assets import Located, locate
+from elf.stages.config import Asset, Experiment
 from elf.stages.experiment import plan_experiment
 from elf.stages.sources import Choice, settle
 from elf.stages.train_settings import Training
@@ -44,10 +45,18 @@ class Request:
 
 
 def load_request(
-    config: str, overrides: Sequence[str], store: str | None, *, called: str = "--set"
+    config: str,
+    overrides: Sequence[str],
+    store: str | None,
+    *,
+    called: str = "--set",
+    locate: Callable[[Asset], Located] = locate,
 ) -> Request:
-    """Read, validate and plan; ``called`` is what the overrides are known as to whoever gave them. Raises Misconfigured
-    for anything wrong with the request."""
+    """Read, validate and plan. Raises Misconfigured for anything wrong with the request.
+
+    ``called``: what the overrides are known as to whoever gave them. ``locate``: what reads local input files for
+    their digests.
+    """
     experiment = load_experiment(config, Experiment, overrides, shipped_folder(), called=called)
     opened = open_store(store)
 
@@ -57,7 +66,7 @@ def load_request(
     def room(planned: Planned) -> int:
         return free_bytes(opened.root) + opened.begun(*planned.place)
 
-    plan, source = settle(plan_experiment(experiment), experiment, find, room)
+    plan, source = settle(plan_experiment(experiment, locate), experiment, find, room)
     return Request(experiment, plan, opened, source)
 
 

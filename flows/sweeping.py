@@ -4,11 +4,13 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from elf.flows.request import Request, load_request, shipped_folder
 from elf.pipeline.config import load_experiment
 from elf.pipeline.errors import Misconfigured
 from elf.pipeline.plan import Planned
+from elf.stages.assets import locate
 from elf.stages.config import Experiment
 
 
@@ -69,11 +71,12 @@ def load_sweep(config: str, overrides: Sequence[str], store: str | None, *, call
             "on the command line: --set 'sweep.over={train.seed: [0, 1, 2]}'."
         )
     members: list[Member] = []
+    locate_once = cache(locate)  # else a corpus would be read once for each variant
     for variant in whole.sweep.combinations():
         name = json.dumps(f"{whole.name}-{variant.name}", ensure_ascii=False)
         told = (*overrides, "sweep=null", f"name={name}", *variant.overrides)
         try:
-            request = load_request(config, told, store, called="sweep")
+            request = load_request(config, told, store, called="sweep", locate=locate_once)
         except Misconfigured as error:
             raise Misconfigured(
                 f"{error} That is the variant {variant.name} of the sweep: correct its values, or leave it out."

@@ -65,3 +65,9 @@ class ComputeByStage(Section):
     control: Compute = Compute()
     evaluate: Compute = Compute()
     report: Compute = Compute()
+
+    def of(self, stage: str) -> Compute:
+        """Of the stage so called."""
+        if stage == "distill" and self.distill is None:
+            return self.train
+        return getattr(self, stage)

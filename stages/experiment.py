@@ -7,13 +7,13 @@
 Reading this file tells which stage takes what from which; no heavy library is imported here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
 from elf.pipeline.plan import Plan, Step, Tie
 from elf.pipeline.section import Section
-from elf.pipeline.stage import Compute, Launch, StageSpec
+from elf.pipeline.stage import Launch, StageSpec
 from elf.stages.assets import Located, locate
 from elf.stages.config import (
     Asset,
@@ -162,8 +162,9 @@ STAGES: Mapping[str, StageSpec[Any]] = {
 class _Builder:
     """Collects the steps of one experiment; each method adds a part of the graph and returns step names."""
 
-    def __init__(self, experiment: Experiment) -> None:
+    def __init__(self, experiment: Experiment, locate: Callable[[Asset], Located]) -> None:
         self.experiment = experiment
+        self.locate = locate
         self.steps: dict[str, Step] = {}
 
     def add(
@@ -175,7 +176,7 @@ class _Builder:
         prefix: str,
         **places: str,
     ) -> str:
-        compute: Compute = getattr(self.experiment.compute, spec.name) or self.experiment.compute.train
+        compute = self.experiment.compute.of(spec.name)
         self.steps[name] = Step(name, spec, section, dict(inputs), compute, prefix, places)
         return name
 
@@ -186,7 +187,7 @@ class _Builder:
 
     def fetch(self, name: str, asset: Asset, prefix: str) -> str:
         """The step that brings ``asset``; two roles of one asset share a step's key, not its name."""
-        return self.add(f"fetch-{name}", FETCH, locate(asset), {}, prefix)
+        return self.add(f"fetch-{name}", FETCH, self.locate(asset), {}, prefix)
 
     def tokenizer(self) -> str:
         settings = self.experiment.tokenize
@@ -323,9 +324,10 @@ def _of(stage: str, split: Split) -> str:
     return stage if split == "train" else f"{stage}-{split}"
 
 
-def plan_experiment(experiment: Experiment) -> Plan:
-    """The plan of an experiment. Local input files are read to know their digests; nothing else is touched."""
-    builder = _Builder(experiment)
+def plan_experiment(experiment: Experiment, locate: Callable[[Asset], Located] = locate) -> Plan:
+    """The plan of an experiment. Local input files are read, by ``locate``, to know their digests; nothing else is
+    touched."""
+    builder = _Builder(experiment, locate)
     corpus = builder.tokens()
     model = builder.train(corpus)
     students = builder.distill(model, corpus)

@@ -9,6 +9,7 @@ torch.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal, TypeAlias
 
 from elf.cache.errors import Damaged
@@ -80,8 +81,9 @@ def settle(
     where a run is still to come and cannot with the source it asks for.
     """
     find = _forgiving(find)
+    prices = cache(lambda: estimate_plan(plan, experiment, find, this_machine()))
     choices = {
-        planned.step.name: _choose(plan, planned, experiment, find, room)
+        planned.step.name: _choose(plan, planned, experiment, find, room, prices)
         for planned in plan
         if isinstance(planned.step.section, Training) and LATENTS in planned.step.inputs
     }
@@ -102,7 +104,12 @@ def _tied(step: Step, choice: Choice) -> Step:
 
 
 def _choose(
-    plan: Plan, train: Planned, experiment: Experiment, find: Find, room: Callable[[Planned], int]
+    plan: Plan,
+    train: Planned,
+    experiment: Experiment,
+    find: Find,
+    room: Callable[[Planned], int],
+    prices: Callable[[], tuple[Estimate, ...]],
 ) -> Choice:
     compute = train_compute(train.step.compute)
     latents = plan[train.step.inputs[LATENTS]]
@@ -119,8 +126,8 @@ def _choose(
     elif stored is not None:
         choice = Choice("store", "they are there", compute.window_bytes)
     else:
-        estimates = estimate_plan(plan, experiment, find, this_machine())
-        choice = _by_room(train, estimates, room(latents), row_bytes=_row_bytes(plan, experiment, find))
+        row_bytes = _row_bytes(plan, experiment, find)
+        choice = _by_room(train, prices(), room(latents), row_bytes=row_bytes)
     if choice.source == "rolling" and this_machine().uses_gpu(latents.step.compute):
         shared = f"{choice.reason}; on the GPUs that train it saves nothing over live"
         return replace(choice, reason=shared)

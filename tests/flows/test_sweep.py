@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 from elf.flows.cli import app
 from elf.flows.sweeping import load_sweep
 from elf.pipeline.errors import Misconfigured
+from elf.stages import assets
+from elf.stages.assets import digest_path
 
 OVER = "sweep.over={train.model.bottleneck: [8, 16, null], train.optim.lr: [0.004, 0.002]}"
 QUICK = ("--set", "train.steps=3", "train.heldout=null", "pretrain.steps=2", "evaluate.controls=[]")
@@ -78,6 +80,23 @@ def test_seeds_of_one_configuration_share_all_but_training(home: Path) -> None:
     shared = {planned.step.spec.name for key, planned in sweep.distinct().items() if key in sweep.shared()}
     assert shared == {"fetch", "tokenizer", "tokenize", "pretrain", "encode", "control", "evaluate"}
     assert [member.run for member in sweep] == ["tiny-seed=0", "tiny-seed=1"]
+
+
+def test_a_local_corpus_is_read_once_for_all_variants(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus = home / "own.txt"
+    corpus.write_text("one\n\ntwo\n\nthree\n")
+    read: list[Path] = []
+
+    def counted(path: Path) -> str:
+        read.append(path)
+        return digest_path(path)
+
+    monkeypatch.setattr(assets, "digest_path", counted)
+    sweep = load_sweep(
+        "tiny", [f"data.train.asset={{uri: 'path:{corpus}'}}", "sweep.over={train.seed: [0, 1, 2]}"], None
+    )
+    assert len(sweep) == 3
+    assert read == [corpus]
 
 
 @pytest.mark.slow
