@@ -12,7 +12,19 @@ from elf.stages.model.optim import Muon, adamw, clip, set_learning_rate
 from elf.stages.model.orthogonal import COEFFICIENTS, STEPS, orthogonalise
 from tests.stages.model.tiny import tiny_network
 
-SHAPES = [(8, 8), (6, 9), (9, 6), (4, 40), (40, 4), (1, 5), (257, 257), (257, 390), (390, 257)]
+SHAPES = [
+    (8, 8),
+    (6, 9),
+    (9, 6),
+    (4, 40),
+    (40, 4),
+    (1, 5),
+    (3, 80),
+    (257, 257),
+    (257, 390),
+    (390, 257),
+    (9000, 260),
+]
 
 
 def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -41,7 +53,9 @@ def test_orthogonalise(shape: tuple[int, int], rank: int | None) -> None:
     assert torch.allclose(single.double(), by_singular_values(matrix), atol=1e-4)
 
 
-@pytest.mark.parametrize("shape", [(64, 64), (48, 200), (200, 48), (257, 257), (256, 600)])
+@pytest.mark.parametrize(
+    "shape", [(64, 64), (48, 200), (200, 48), (257, 257), (256, 600), (64, 9000), (9000, 64)]
+)
 def test_float32_stays_accurate_on_bad_gradients(shape: tuple[int, int]) -> None:
     """Nearly low-rank matrices, the long ones through their Gram matrix."""
     matrix = normal(shape[0], 3) @ normal(3, shape[1], seed=1) + 1e-4 * normal(*shape, seed=2)
