@@ -51,7 +51,7 @@ def bring_up(*, host: str | None, port: int | None, database: str | None) -> Non
         _refuse_strangers(api, folder)
         said.line(make_pool(api), "pool", f"{POOL}, for processes")
         count, new = deploy(api, folder.home)
-        said.line(new > 0, "deployments", f"{count}, one for each shipped configuration")
+        said.line(new > 0, "deployments", f"{count}, one for each shipped configuration and ablation")
         said.line(watch_for_dead_runs(api), "automation", "a flow run without heartbeats becomes Crashed")
         _worker_up(now, server, said)
         pointed = folder.point_to(server.api)

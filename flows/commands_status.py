@@ -110,7 +110,7 @@ def _look_at_deployments(api: PrefectApi, folder: ServiceFolder) -> Line:
         few = ", ".join(which[:SHOWN_NAMES]) + (", …" if len(which) > SHOWN_NAMES else "")
         words = f"{len(which)} of {len(wanted)} {'missing' if missing else 'work in another folder'} ({few})"
         return Line("deployments", False, f"{words}; `elf up` makes them anew")
-    return Line("deployments", True, f"{len(there)}, one for each shipped configuration")
+    return Line("deployments", True, f"{len(there)}, one for each shipped configuration and ablation")
 
 
 def _look_at_automation(api: PrefectApi) -> Line:

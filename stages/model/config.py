@@ -21,8 +21,8 @@ LEVELS = 10
 """Bins of the time, equally wide, by which losses are told."""
 GRAM_RATIO = 1.5
 """How much longer than wide a matrix is from which on Newton–Schulz goes through its Gram matrix."""
-WIDE_GRAM_RATIO = 16
-"""The same from which on a CPU holds that Gram matrix in float64."""
+SPECTRAL_RATIO = 4
+"""The same from which on a CPU goes through that matrix's eigenvalues."""
 PANELS = 4
 """Rows of blocks of a symmetric product at most: 5/8 of it is computed."""
 PANEL = 128

@@ -12,7 +12,7 @@ from elf.stages.model.config import (
     GRAM_RATIO,
     PANEL,
     PANELS,
-    WIDE_GRAM_RATIO,
+    SPECTRAL_RATIO,
     ModelConfig,
     ObjectiveConfig,
     SamplerConfig,
@@ -135,16 +135,16 @@ def muon_flops(config: ModelConfig | TokenConfig) -> float:
     """Of one optimiser step's Newton–Schulz iterations (`elf.stages.model.orthogonal`) on a CPU, whatever the batch.
 
     A long matrix (M × N, N ≥ 1.5 M) takes 4 M²N and as much again in symmetric products, and 28 M³ in these; a very
-    long one (N ≥ 16 M) half of the former and 34 M³, symmetric ones in float64; any other 10 M²N, as much again in
-    symmetric ones, and 10 M³. A GPU computes symmetric products whole, and takes a very long one like a long one.
+    long one (N ≥ 4 M) half of the former and 2 M³, its eigenvalues apart; any other 10 M²N, as much again in symmetric
+    ones, and 10 M³. A GPU computes symmetric products whole, and takes a very long one like a long one.
     """
     total = 0.0
     shapes = token_matrices(config) if isinstance(config, TokenConfig) else matrices(config)
     for short, long in map(sorted, shapes):
         panels = max(1, min(PANELS, short // PANEL))
         symmetric = (panels + 1) / (2 * panels)
-        if long >= WIDE_GRAM_RATIO * short:
-            total += 2.0 * (1.0 + symmetric) * short**2 * long + 34.0 * symmetric * short**3
+        if long >= SPECTRAL_RATIO * short:
+            total += 2.0 * (1.0 + symmetric) * short**2 * long + 2.0 * symmetric * short**3
         elif long >= GRAM_RATIO * short:
             total += 4.0 * (1.0 + symmetric) * short**2 * long + 28.0 * symmetric * short**3
         else:
