@@ -2,16 +2,17 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import cast
 
 from elf.flows.request import Request, load_request, shipped_folder
 from elf.pipeline.config import load_experiment
 from elf.pipeline.errors import Misconfigured
 from elf.pipeline.plan import Planned
-from elf.stages.assets import locate
-from elf.stages.config import Experiment
+from elf.stages.assets import Located, locate
+from elf.stages.config import Asset, Experiment
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,8 @@ def load_sweep(config: str, overrides: Sequence[str], store: str | None, *, call
             "on the command line: --set 'sweep.over={train.seed: [0, 1, 2]}'."
         )
     members: list[Member] = []
-    locate_once = cache(locate)  # else a corpus would be read once for each variant
+    # A corpus is read once for all variants.
+    locate_once = cast("Callable[[Asset], Located]", cache(locate))
     for variant in whole.sweep.combinations():
         name = json.dumps(f"{whole.name}-{variant.name}", ensure_ascii=False)
         told = (*overrides, "sweep=null", f"name={name}", *variant.overrides)

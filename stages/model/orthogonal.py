@@ -7,6 +7,8 @@ which it is small, is float64 instead, and its eigenvalues are iterated. Every p
 on a CPU only the blocks on and above its diagonal are computed. Shapes: M short side, N long side.
 """
 
+from typing import cast
+
 import torch
 from torch import Tensor
 
@@ -56,11 +58,12 @@ def _spectral(x_MN: Tensor, steps: int) -> Tensor:
     X's norm: a step makes σ ← σ(a + bλ + cλ²), λ = σ²."""
     a, b, c = COEFFICIENTS
     gram_MM = x_MN.new_zeros(x_MN.shape[0], x_MN.shape[0], dtype=torch.float64)
-    for part_MN in x_MN.split(SLICE, dim=1):
-        wide_MN = part_MN.double()
+    for start in range(0, x_MN.shape[1], SLICE):
+        wide_MN = x_MN[:, start : start + SLICE].double()
         gram_MM += _symmetric(wide_MN, wide_MN.mT)
     norm = gram_MM.trace().sqrt() + EPSILON
-    square_M, vectors_MM = torch.linalg.eigh(gram_MM / norm.square())
+    gram_MM /= norm.square()
+    square_M, vectors_MM = cast("tuple[Tensor, Tensor]", torch.linalg.eigh(gram_MM))  # pyright: ignore[reportUnknownMemberType]
     product_M = torch.ones_like(square_M)
     for _ in range(steps):
         factor_M = a + b * square_M + c * square_M.square()
