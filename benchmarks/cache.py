@@ -14,6 +14,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import zarr
 from cold import IN_FLIGHT, cold
 from measuring import Bar, finish, medians, peak_growth
@@ -29,11 +30,14 @@ WHOLE_SHARD = 512 * 2**20
 ROUNDS = 5
 
 
-def warm(case: Case) -> tuple[float, float]:
-    """Shuffled gathers of proven rows, and the first reading that proves them, in parts of memcpy's speed."""
+def warm(case: Case) -> tuple[float, float, float]:
+    """Shuffled gathers of proven rows, the first reading that proves them, and a bare loop that copies the same rows
+    out of maps of the same files, in parts of memcpy's speed."""
     rows, out = Rows.open(case.folder), case.buffer()
     batches = case.batches(16)
     memory = random_rows(case.batch * len(batches), case.layout.length, seed=1)
+    maps = [np.asarray(np.memmap(path, np.float16, "r")) for path in case.shards()]
+    size, lines = case.layout.length * WIDTH, out.reshape(len(out), -1)
 
     def copied() -> None:
         for number in range(len(batches)):
@@ -48,12 +52,22 @@ def warm(case: Case) -> tuple[float, float]:
         for batch in batches:
             fresh.gather(batch, out)
 
-    seconds = medians({"memcpy": copied, "gather": gathered, "proving": proven}, rounds=ROUNDS)
-    return seconds["memcpy"] / seconds["gather"], seconds["memcpy"] / seconds["proving"]
+    places = [[divmod(row, case.layout.shard_rows) for row in batch.tolist()] for batch in batches]
+
+    def bare() -> None:
+        for batch in places:
+            for line, (shard, row) in zip(lines, batch, strict=False):
+                line[:] = maps[shard][row * size : (row + 1) * size]
+
+    sides = {"memcpy": copied, "gather": gathered, "proving": proven, "bare": bare}
+    seconds = medians(sides, rounds=ROUNDS)
+    memcpy = seconds["memcpy"]
+    return memcpy / seconds["gather"], memcpy / seconds["proving"], memcpy / seconds["bare"]
 
 
-def write(folder: Path) -> tuple[float, float]:
-    """Seconds of zarr over ours for one shard, and our memory beyond the rows, in batches."""
+def write(folder: Path) -> tuple[float, float, float]:
+    """Seconds of zarr over ours for one shard, the same over those of a bare write of its bytes, and our memory beyond
+    the rows, in batches."""
     rows = WHOLE_SHARD // (1024 * WIDTH * 2)
     layout = ArrayLayout(rows, 1024, WIDTH, "float16", rows)
     block = random_rows(layout.rows, 1024, seed=0)
@@ -79,8 +93,15 @@ def write(folder: Path) -> tuple[float, float]:
         )
         array[:] = block
 
-    seconds = medians({"ours": ours, "zarr": zarrs}, rounds=ROUNDS)
-    return seconds["zarr"] / seconds["ours"], peak_growth(ours) / BATCH_BYTES
+    def bare() -> None:
+        (folder / "bare").unlink(missing_ok=True)
+        with (folder / "bare").open("wb", buffering=0) as file:
+            for piece in pieces:
+                file.write(piece.data)
+
+    seconds = medians({"ours": ours, "zarr": zarrs, "bare": bare}, rounds=ROUNDS)
+    memory = peak_growth(ours) / BATCH_BYTES
+    return seconds["zarr"] / seconds["ours"], seconds["zarr"] / seconds["bare"], memory
 
 
 def overhead(case: Case) -> float:
@@ -101,9 +122,10 @@ def main() -> None:
         long, short = (Case.write(folder / str(length), length, size) for length in (1024, 128))
         bars: list[Bar] = []
         for case, target in ((long, 0.9), (short, 0.8)):
-            ready, proving = warm(case)
+            ready, proving, bare = warm(case)
             bars.append(Bar(f"warm gather over memcpy, rows of {case.row_kib:,} KiB", ready, target))
-            print(f"rows of {case.row_kib:,} KiB: the first reading, proven by CRC, {proving:.2f} of memcpy")
+            print(f"rows of {case.row_kib:,} KiB: the first reading, proven by CRC, {proving:.2f} of memcpy;")
+            print(f"    a bare loop of copies out of maps of these files, {bare:.2f}")
         for case in (long, short):
             found = cold(case)
             bars.append(Bar(f"cold, plain map / ours, {case.row_kib:,} KiB", found.faster, 8))
@@ -118,7 +140,8 @@ def main() -> None:
         for peer, slower in peers(short, folder).items():
             print(f"{peer}: {'not installed' if slower is None else f'{slower:.1f} × our time, row by row'}")
         with tempfile.TemporaryDirectory(dir="/dev/shm") as memory_folder:
-            slower, memory = write(Path(memory_folder))
+            slower, at_most, memory = write(Path(memory_folder))
+        print(f"write: zarr takes {at_most:.2f} times as long as a bare write of the bytes")
         bars.append(Bar("write, zarr / ours", slower, 2))
         bars.append(Bar("write, memory beyond the rows in batches", memory, 1, at_most=True))
         bars.append(

@@ -61,6 +61,13 @@ class Source(Section):
         """Whether the rows are (source, target) pairs."""
         return self.source is not None
 
+    @property
+    def columns(self) -> tuple[tuple[str, str], ...]:
+        """The settings that name columns of text, and the columns."""
+        if self.source and self.target:
+            return ("source", self.source), ("target", self.target)
+        return (("text", self.text),)
+
     @model_validator(mode="after")
     def _both_sides(self) -> "Source":
         if (self.source is None) != (self.target is None):

@@ -82,10 +82,7 @@ class Corpus:
         Raises Failed where there is none.
         """
         listing = list_files(self.folder)
-        if self.source.format != "auto":
-            return self._fit([(name, path, self.source.format) for name, path in listing])
-        known = [(name, path, _SUFFIXES.get(path.suffix.lower(), "")) for name, path in listing]
-        usable = [entry for entry in known if entry[2]]
+        usable = [(name, path, form) for name, path in listing if (form := format_of(path, self.source))]
         if not usable:
             seen = sorted({path.suffix or "(none)" for _, path in listing}) or ["(no files)"]
             raise Failed(
@@ -120,13 +117,6 @@ class Corpus:
                     if not left:
                         return
 
-    def columns(self) -> tuple[tuple[str, str], ...]:
-        """The settings that name columns of text, and the columns."""
-        source = self.source
-        if source.source and source.target:
-            return ("source", source.source), ("target", source.target)
-        return (("text", source.text),)
-
     def _fit(self, files: list[tuple[str, Path, str]]) -> list[tuple[str, Path, str]]:
         plain = [name for name, _, form in files if form == "text"]
         if plain and self.source.pairs:
@@ -139,7 +129,7 @@ class Corpus:
     def _document(self, name: str, place: int, record: Any) -> Document:
         if isinstance(record, _Unusable):
             raise record
-        sides = tuple(_text(record, column, setting) for setting, column in self.columns())
+        sides = tuple(_text(record, column, setting) for setting, column in self.source.columns)
         found = _find(record, self.source.id) if self.source.id is not None else None
         if found is None or isinstance(found, _Missing):
             return Document(name, place, f"{name}:{place}", False, sides)
@@ -153,6 +143,11 @@ class Corpus:
             f"{self.shown}, file {name}, {unit} {place}: {fault}. {fault.cure}, or set `on_bad: skip` in the "
             "data section to leave such records out and count them."
         )
+
+
+def format_of(path: Path, source: Source) -> str:
+    """Of a file of the corpus, as it is set or as its suffix has it; empty where that says nothing."""
+    return _SUFFIXES.get(path.suffix.lower(), "") if source.format == "auto" else source.format
 
 
 def chosen(document: Document, split: str, holdout: float, share: float = 1.0) -> bool:
@@ -224,7 +219,7 @@ def _read_text(corpus: Corpus, name: str, path: Path) -> Iterator[tuple[int, Any
                 _Unusable("not UTF-8", f" (byte {raw[error.start]:#04x} at offset {error.start}{within})"),
             )
             continue
-        names = {column: text for _, column in corpus.columns()}
+        names = {column: text for _, column in corpus.source.columns}
         yield place, {**names, corpus.source.id or "id": name} if unit == "file" else names
 
 
@@ -287,13 +282,16 @@ def _parquet_columns(file: Any, corpus: Corpus, where: str) -> list[str]:
     top = {name: schema.field(name) for name in schema.names}
     if not file.metadata.num_rows:
         raise Failed(f"{where} has 0 rows; leave it out or bring the whole file.")
-    for setting, column in corpus.columns():
+    for setting, column in corpus.source.columns:
         if column not in top and column.split(".")[0] not in top:
             raise Failed(
                 f"{where} has no column '{column}'; its columns are {', '.join(top)}. Name the right one "
                 f"(`{setting}: …` in the data section)."
             )
-    wanted = [*(column for _, column in corpus.columns()), *([corpus.source.id] if corpus.source.id else [])]
+    wanted = [
+        *(column for _, column in corpus.source.columns),
+        *([corpus.source.id] if corpus.source.id else []),
+    ]
     return [column for column in dict.fromkeys(wanted) if column in top or column.split(".")[0] in top]
 
 

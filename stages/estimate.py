@@ -13,9 +13,10 @@ from elf.pipeline.plan import Plan, Planned
 from elf.pipeline.stage import Compute
 from elf.pipeline.wording import about, amount_text, rows_of, size_of
 from elf.stages.compute import TrainCompute
-from elf.stages.config import Control, Encode, Evaluate, Experiment, Pretrain, Sample
+from elf.stages.config import Control, Encode, Evaluate, Experiment, Pretrain, Sample, Source
 from elf.stages.experiment import TokenizeStep
-from elf.stages.hints import expected_size, vocabulary_of, width_of
+from elf.stages.glance import glance
+from elf.stages.hints import expected_size, local_path, vocabulary_of, width_of
 from elf.stages.machine import Machine, Work
 from elf.stages.model.config import ModelConfig
 from elf.stages.model.flops import count_weights
@@ -186,21 +187,31 @@ class Estimator:
                 return _Cost()
 
     def tokenize(self, planned: Planned, section: TokenizeStep) -> _Cost:
-        tokens = section.data.expect_tokens
-        if tokens is None:
-            size = self.known[planned.step.inputs["documents"]].bytes
-            if size is None:
-                return _Cost()
-            tokens = size / LETTERS
+        rows = self.rows_in(self.known[planned.step.inputs["documents"]], section.data)
+        if rows is None:
+            return _Cost()
         kept = section.data.share * (
             1 - section.holdout if section.split == "train" else section.holdout or 1
         )
-        rows = int(tokens * kept) // self.length
+        rows = int(rows * kept)
         if section.tokenize.rows is not None and section.split == "train":
             rows = min(rows, section.tokenize.rows)
         made = rows * self.length
         workers = min(self.machine.cores, planned.step.compute.workers or self.machine.cores)
         return _Cost(rows, made, made * 2.5, made / TOKENS / workers / self.machine.pace)
+
+    def rows_in(self, documents: Estimate, source: Source) -> float | None:
+        """Of a whole corpus: as many as it has pairs, or as its text fills; by its files if they are here, else by a
+        hint."""
+        found = documents.found
+        path = found.path / "data" if found is not None else local_path(source.asset)
+        held = glance(path, source) if path is not None else None
+        if held is not None and source.pairs:
+            return held.records if source.limit is None else min(held.records, source.limit)
+        tokens, size = source.expect_tokens, documents.bytes if held is None else held.text
+        if size is not None and (held is not None or tokens is None):
+            tokens = size / LETTERS
+        return None if tokens is None else tokens / self.length
 
     def pretrain(self, planned: Planned, section: Pretrain) -> _Cost:
         weights = (

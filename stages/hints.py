@@ -50,7 +50,13 @@ def expected_size(experiment: Experiment, step: str) -> tuple[int | None, bool]:
     asset = assets[step]
     if asset is None:
         return None, False
-    path = Path(asset.uri.removeprefix("path:")).expanduser()
-    if asset.uri.startswith("path:") and path.is_file():
+    path = local_path(asset)
+    if path is not None and path.is_file():
         return path.stat().st_size, True
     return asset.expect_bytes, False
+
+
+def local_path(asset: Asset) -> Path | None:
+    """Of a file or folder that is to be here."""
+    scheme, _, name = asset.uri.partition(":")
+    return Path(name).expanduser() if scheme == "path" else None
