@@ -58,20 +58,41 @@ def require_share(name: str, value: float) -> None:
     require(0.0 <= value <= 1.0, f"{name} is {value}; a share lies between 0 and 1")
 
 
-def require_heads(hidden: int, heads: int) -> None:
-    require(
-        hidden % heads == 0,
-        f"hidden {hidden} does not split into {heads} heads; it must be a multiple of heads",
-    )
-    require(
-        hidden // heads % 2 == 0,
-        f"hidden {hidden} over {heads} heads gives {hidden // heads} numbers a head; rotary embedding turns pairs, so "
-        "hidden / heads must be even",
-    )
+class Blocks:
+    """What every network's blocks are made by."""
+
+    __slots__ = ()
+    hidden: int
+    depth: int
+    heads: int
+    dropout: float
+
+    @property
+    def head_width(self) -> int:
+        return self.hidden // self.heads
+
+    @property
+    def feed_width(self) -> int:
+        """Inner width of the SwiGLU: two thirds of four times `hidden`, rounded down."""
+        return int(4 * self.hidden * 2 / 3)
+
+    def require_blocks(self) -> None:
+        for name in ("hidden", "depth", "heads"):
+            require_positive(name, getattr(self, name))
+        require(
+            self.hidden % self.heads == 0,
+            f"hidden {self.hidden} does not split into {self.heads} heads; it must be a multiple of heads",
+        )
+        require(
+            self.head_width % 2 == 0,
+            f"hidden {self.hidden} over {self.heads} heads gives {self.head_width} numbers a head; rotary embedding "
+            "turns pairs, so hidden / heads must be even",
+        )
+        require(0.0 <= self.dropout < 1.0, f"dropout is {self.dropout}; it must be at least 0 and below 1")
 
 
 @dataclass(frozen=True, slots=True)
-class ModelConfig:
+class ModelConfig(Blocks):
     """The network's shape: `width` is the encoder's, `hidden` the trunk's, `length` the trained positions.
 
     `bottleneck` None means one full projection. A token count of 0 removes that kind of conditioning; under
@@ -96,9 +117,9 @@ class ModelConfig:
     table: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("width", "vocabulary", "length", "hidden", "depth", "heads"):
+        for name in ("width", "vocabulary", "length"):
             require_positive(name, getattr(self, name))
-        require_heads(self.hidden, self.heads)
+        self.require_blocks()
         require(
             self.bottleneck is None or self.bottleneck > 0,
             f"bottleneck is {self.bottleneck}; give a positive width or null for none",
@@ -106,19 +127,9 @@ class ModelConfig:
         require(self.time_tokens > 0, f"time_tokens is {self.time_tokens}; the network needs at least 1")
         for name in ("guidance_tokens", "mode_tokens"):
             require(getattr(self, name) >= 0, f"{name} is {getattr(self, name)}; it must be 0 (none) or more")
-        require(0.0 <= self.dropout < 1.0, f"dropout is {self.dropout}; it must be at least 0 and below 1")
         require_one_of("prediction", self.prediction, Prediction)
         require_one_of("conditioning", self.conditioning, Conditioning)
         require_one_of("decoder", self.decoder, Decoder)
-
-    @property
-    def head_width(self) -> int:
-        return self.hidden // self.heads
-
-    @property
-    def feed_width(self) -> int:
-        """Inner width of the SwiGLU: two thirds of four times `hidden`, rounded down."""
-        return int(4 * self.hidden * 2 / 3)
 
     @property
     def prefix(self) -> int:

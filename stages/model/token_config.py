@@ -6,13 +6,13 @@ A model of tokens has no latents: it takes token ids in and gives probabilities 
 from dataclasses import dataclass
 from typing import Literal
 
-from elf.stages.model.config import require, require_heads, require_one_of, require_positive
+from elf.stages.model.config import Blocks, require, require_one_of, require_positive
 
 TokenMethod = Literal["autoregressive", "masked"]
 
 
 @dataclass(frozen=True, slots=True)
-class TokenConfig:
+class TokenConfig(Blocks):
     """The network's shape: the blocks of a flow of the same `hidden`, `depth` and `heads`, between one table of
     tokens. `length` is the trained positions."""
 
@@ -26,19 +26,9 @@ class TokenConfig:
 
     def __post_init__(self) -> None:
         require_one_of("method", self.method, TokenMethod)
-        for name in ("vocabulary", "length", "hidden", "depth", "heads"):
+        for name in ("vocabulary", "length"):
             require_positive(name, getattr(self, name))
-        require_heads(self.hidden, self.heads)
-        require(0.0 <= self.dropout < 1.0, f"dropout is {self.dropout}; it must be at least 0 and below 1")
-
-    @property
-    def head_width(self) -> int:
-        return self.hidden // self.heads
-
-    @property
-    def feed_width(self) -> int:
-        """Inner width of the SwiGLU: two thirds of four times `hidden`, rounded down."""
-        return int(4 * self.hidden * 2 / 3)
+        self.require_blocks()
 
     @property
     def causal(self) -> bool:
