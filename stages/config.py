@@ -54,7 +54,7 @@ class Source(Section):
     share: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Read only this share of the documents, chosen by the hash of their text and so from all over the corpus."""
     expect_tokens: Annotated[int | None, RUNTIME] = None
-    """A guess for planning only."""
+    """A guess for planning only; files that are here are looked at instead."""
 
     @property
     def pairs(self) -> bool:
