@@ -207,7 +207,7 @@ class Estimator:
         path = found.path / "data" if found is not None else local_path(source.asset)
         held = glance(path, source) if path is not None else None
         if held is not None and source.pairs:
-            return held.records if source.limit is None else min(held.records, source.limit)
+            return held.records
         tokens, size = source.expect_tokens, documents.bytes if held is None else held.text
         if size is not None and (held is not None or tokens is None):
             tokens = size / LETTERS
@@ -320,7 +320,9 @@ class Estimator:
         compute, texts = planned.step.compute, count * len(section.seeds)
         size = compute.batch or max(1, SAMPLED_POSITIONS[self.machine.uses_gpu(compute)] // self.length)
         work = sampling(self.experiment, network, section, texts, size)
-        busy = min(compute.processes, len(section.seeds) * -(-count // size))  # a batch is one process's
+        busy = max(
+            1, min(compute.processes, len(section.seeds) * -(-count // size))
+        )  # a batch is one process's
         work = work._replace(calls=work.calls / busy)
         seconds = self.machine.seconds(work, compute, processes=busy)
         seconds += self.machine.seconds(following(self.experiment, network, section), compute)

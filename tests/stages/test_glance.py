@@ -75,7 +75,10 @@ def test_a_plan_knows_the_rows_of_local_pairs(tmp_path: Path) -> None:
 
 def test_a_plan_knows_the_text_of_a_compressed_corpus(tmp_path: Path) -> None:
     table = pa.table({"text": [f"{row} " + "the same words again and again " * 40 for row in range(1000)]})
-    parquet.write_table(table, tmp_path / "texts.parquet", use_dictionary=False)
+    parquet.write_table(
+        table,
+        tmp_path / "texts.parquet",
+    )
     size = (tmp_path / "texts.parquet").stat().st_size
     own = [
         f"data.train.asset={{uri: 'path:{tmp_path}/texts.parquet'}}",
