@@ -10,7 +10,7 @@ from elf.cache.files import digest_file
 from elf.cache.manifest import MANIFEST, FileRecord, Manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 
 def sizes(root: Path) -> dict[str, int]:
@@ -37,9 +37,33 @@ def check_files(root: Path, manifest: Manifest, *, deep: bool) -> None:
     Raises Damaged naming the first file that is missing, extra, of another size or changed.
     """
     wanted: Mapping[str, FileRecord] = {**manifest.files, **manifest.aux}
+    _compare(root, wanted, wanted if deep else ())
+
+
+def prove_files(root: Path, manifest: Manifest) -> None:
+    """As `check_files`, with the digests of all payload but the shards of embedding stores: their rows are proven as
+    they are read."""
+    _compare(root, {**manifest.files, **manifest.aux}, manifest.files.keys() - shards_in(manifest))
+
+
+def stores_in(manifest: Manifest) -> list[str]:
+    """Folders of an artifact that are embedding stores."""
+    return sorted(
+        {name.split("/")[0] for name in manifest.files if name.split("/")[1:] == ["parts", "0.json"]}
+    )
+
+
+def shards_in(manifest: Manifest) -> set[str]:
+    """Files of an artifact that are shards of embedding stores."""
+    stores = tuple(f"{store}/{array}" for store in stores_in(manifest) for array in ("c/", "tokens/c/"))
+    return {name for name in manifest.files if name.startswith(stores)}
+
+
+def _compare(root: Path, wanted: "Mapping[str, FileRecord]", read: "Collection[str]") -> None:
+    """Names and sizes of all, digests of those to be read."""
     found = sizes(root)
     for name in sorted(wanted.keys() | found.keys()):
-        fault = _fault(root / name, wanted.get(name), found.get(name), deep=deep)
+        fault = _fault(root / name, wanted.get(name), found.get(name), deep=name in read)
         if fault is not None:
             raise Damaged(
                 f"{root / name} {fault}. Delete {root} or run its stage with --force to build it again."

@@ -13,9 +13,9 @@ import numpy as np
 
 from elf.cache.errors import Damaged
 from elf.cache.files import digest_file
-from elf.cache.manifest import FileRecord, Manifest
+from elf.cache.manifest import FileRecord
 from elf.cache.parts import read_record
-from elf.cache.records import sizes
+from elf.cache.records import shards_in, sizes, stores_in
 from elf.cache.rows import RaggedRows, Rows, open_rows, random_rows
 from elf.cache.store import Artifact
 
@@ -55,10 +55,9 @@ def verify_sample(artifact: Artifact, *, rows: int, seed: int) -> Verified:
     faults = list(_misfits(artifact.path, wanted))
     views = stores_in(artifact.manifest)
     read = total = 0
+    shards = shards_in(artifact.manifest)
     for name, record in artifact.manifest.files.items():
-        parts = name.split("/")
-        shard = parts[1:2] == ["c"] or parts[1:3] == ["tokens", "c"]
-        if parts[0] in views and not shard:  # descriptions, records and sums, by which rows are judged
+        if name.split("/")[0] in views and name not in shards:  # by which rows are judged
             faults += _changed(artifact.path / name, record)
             read += record.bytes
 
@@ -69,13 +68,6 @@ def verify_sample(artifact: Artifact, *, rows: int, seed: int) -> Verified:
         count, found = _verify_rows(artifact, view, choose)
         total, faults = total + count, faults + found
     return Verified(read, total, tuple(faults))
-
-
-def stores_in(manifest: Manifest) -> list[str]:
-    """Folders of an artifact that are embedding stores."""
-    return sorted(
-        {name.split("/")[0] for name in manifest.files if name.split("/")[1:] == ["parts", "0.json"]}
-    )
 
 
 def _misfits(root: Path, wanted: dict[str, FileRecord]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from elf.cache.files import filling, make_folder, remove_tree
 from elf.cache.lease import Holder
 from elf.cache.manifest import JSON, Manifest, merkle_root, short
 from elf.cache.recording import records
-from elf.cache.records import check_files
+from elf.cache.records import check_files, prove_files
 from elf.cache.store import Artifact, Building, Store
 from elf.pipeline import provenance
 from elf.pipeline.descriptions import FOLDER as DESCRIPTIONS
@@ -259,7 +259,7 @@ def _build(
 ) -> Manifest:
     """Run the stage in its private folder and describe the result. What fails names the log in that folder."""
     for artifact in inputs.artifacts():
-        check_files(artifact.path, artifact.manifest, deep=False)
+        prove_files(artifact.path, artifact.manifest)
     watch.on_start(planned)
     step = planned.step
     log = make_folder(building.path / "aux") / "log.txt"

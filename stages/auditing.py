@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from elf.cache.manifest import JSON, short
+from elf.cache.records import stores_in
 from elf.cache.rows import open_rows, random_rows
 from elf.cache.store import Artifact, Store
-from elf.cache.verifying import stores_in
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.stage import Compute
 from elf.stages.config import Encode

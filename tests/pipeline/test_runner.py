@@ -154,6 +154,19 @@ def test_an_artifact_whose_files_changed_is_neither_reused_nor_taken(
     assert BUILT[1] == "words"
 
 
+def test_a_changed_byte_of_an_input_is_never_data(store: Store, watch: Recorder, quiet: LineProgress) -> None:
+    plan = toy_plan()
+    run(plan, store, watch, quiet, until="words")
+    path = store.path("words", plan["words"].key) / "words.json"
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(raw)
+    with pytest.raises(Damaged, match=r"words\.json has digest .*--force"):
+        run(plan, store, watch, quiet, only="count")
+    assert BUILT == ["words"]
+
+
 def test_a_folder_of_the_store_may_be_no_link(
     store: Store, watch: Recorder, quiet: LineProgress, tmp_path: Path
 ) -> None:
