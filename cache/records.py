@@ -5,7 +5,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elf.cache.errors import Damaged
+from elf.cache.errors import CacheError, Damaged
 from elf.cache.files import digest_file
 from elf.cache.manifest import MANIFEST, FileRecord, Manifest
 
@@ -46,6 +46,13 @@ def prove_files(root: Path, manifest: Manifest) -> None:
     _compare(root, {**manifest.files, **manifest.aux}, manifest.files.keys() - shards_in(manifest))
 
 
+def let_read(root: Path, mode: int) -> None:
+    """Let everybody read the files below ``root`` whom ``mode`` lets read: safetensors writes for its owner alone."""
+    for name in sizes(root):
+        path = root / name
+        path.chmod(stat.S_IMODE(path.stat().st_mode) | mode & 0o444)
+
+
 def stores_in(manifest: Manifest) -> list[str]:
     """Folders of an artifact that are embedding stores."""
     return sorted(
@@ -77,6 +84,15 @@ def _fault(path: Path, wanted: FileRecord | None, size: int | None, *, deep: boo
         return "is missing though the manifest names it"
     if size != wanted.bytes:
         return f"holds {size:,} bytes, the manifest says {wanted.bytes:,}"
-    if deep and (digest := digest_file(path)) != wanted.digest:
+    if deep and (digest := _digest(path)) != wanted.digest:
         return f"has digest {digest}, the manifest says {wanted.digest}"
     return None
+
+
+def _digest(path: Path) -> str:
+    try:
+        return digest_file(path)
+    except PermissionError as error:
+        raise CacheError(
+            f"{path} may not be read by this user. Whoever made it can let others: chmod -R a+rX on the store."
+        ) from error

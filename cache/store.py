@@ -24,7 +24,7 @@ from elf.cache.files import (
 )
 from elf.cache.lease import TTL, Holder, Lease, OnWait, acquire, holder_of
 from elf.cache.manifest import MANIFEST, Fingerprint, Manifest, check_name, read_manifest, short
-from elf.cache.records import sizes
+from elf.cache.records import let_read, sizes
 from elf.cache.uses import BUILDING, Place, await_collector, holding, last_use, mark, note_uses
 
 _OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST)
@@ -81,6 +81,8 @@ class Store:
             return None
         except NotADirectoryError:
             raise Damaged(f"{path} is or lies below a file, not a folder. {_cure(path, stage)}") from None
+        except IsADirectoryError:
+            raise Damaged(f"{path / MANIFEST} is a folder, not a file. {_cure(path, stage)}") from None
         except OSError as error:
             raise CacheError(
                 f"{path / MANIFEST} cannot be read ({error.strerror}). Make the store readable for this user, or name "
@@ -313,6 +315,7 @@ class Store:
         draft = path.with_name(f"{path.name}.manifest-{uuid.uuid4().hex}")
         with writing(path):
             write_new(draft, text)
+            let_read(path, draft.stat().st_mode)
             draft.rename(path / MANIFEST)
         fsync_folder(path)
 

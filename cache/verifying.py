@@ -5,7 +5,6 @@ some of its rows: an hour's work in a second, which finds what is wrong everywhe
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,10 +86,14 @@ def _misfits(root: Path, wanted: dict[str, FileRecord]) -> Iterator[str]:
 
 
 def _changed(path: Path, record: FileRecord) -> Iterator[str]:
-    """A file of the right size with other bytes."""
-    with suppress(FileNotFoundError):
-        if path.stat().st_size == record.bytes and (digest := digest_file(path)) != record.digest:
-            yield f"{path} has digest {digest}, the manifest says {record.digest}."
+    """A file of the right size with other bytes, or one that cannot be read."""
+    try:
+        if path.is_file() and path.stat().st_size == record.bytes:
+            digest = digest_file(path)
+            if digest != record.digest:
+                yield f"{path} has digest {digest}, the manifest says {record.digest}."
+    except OSError as error:
+        yield f"{path} cannot be read: {error.strerror}."
 
 
 def _verify_rows(
@@ -98,9 +101,17 @@ def _verify_rows(
 ) -> tuple[int, list[str]]:
     """How many rows of a store were compared, and what is wrong with them or with their shards' records."""
     try:
-        source = open_rows(artifact.path / name)
+        return _compare_rows(artifact, name, choose)
     except Damaged as fault:
         return 0, [str(fault)]
+    except OSError as error:
+        return 0, [f"{error.filename or artifact.path / name} cannot be read: {error.strerror}."]
+
+
+def _compare_rows(
+    artifact: Artifact, name: str, choose: Callable[[Rows | RaggedRows], Iterable[int]]
+) -> tuple[int, list[str]]:
+    source = open_rows(artifact.path / name)
     faults: list[str] = []
     layout, count = source.layout, 0
     bad: dict[int, list[int]] = {}

@@ -1,11 +1,13 @@
 """An artifact exists whole or not at all, whoever builds, dies, races or lies meanwhile."""
 
+import errno
 import fcntl
 import itertools
 import json
 import os
 import random
 import shutil
+import stat
 import subprocess
 import sys
 import threading
@@ -61,6 +63,22 @@ def left_over(store: Store) -> list[str]:
         path.relative_to(store.root) for path in (store.root / ".building").rglob("*") if path.is_file()
     ]
     return [str(path) for path in inside if path.suffix != ".lock"]
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)])
+def test_whoever_may_read_a_store_may_read_all_of_it(
+    store: Store, key: Fingerprint, describe: Describe, umask: int, mode: int
+) -> None:
+    """Some libraries write files for their owner alone."""
+    before = os.umask(umask)
+    try:
+        with store.building("encode", key) as building:
+            (building.path / "weights").write_text("numbers")
+            (building.path / "weights").chmod(0o600)
+            artifact = store.commit(building, describe(building.path, "encode", key))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((artifact.path / "weights").stat().st_mode) == mode
 
 
 def test_what_is_committed_is_found(store: Store, key: Fingerprint, build: Callable[[], Artifact]) -> None:
@@ -165,11 +183,14 @@ def test_a_link_in_the_store_is_not_followed(store: Store, key: Fingerprint, tmp
 
 
 def test_what_cannot_be_read_is_not_passed_over(
-    store: Store, key: Fingerprint, build: Callable[[], Artifact]
+    store: Store, key: Fingerprint, build: Callable[[], Artifact], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    manifest = build().path / "manifest.json"
-    manifest.unlink()
-    manifest.mkdir()
+    build()
+
+    def denied(path: Path) -> bytes:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", denied)
     for look in (lambda: store.find("encode", key), lambda: list(store.artifacts())):
         with pytest.raises(CacheError, match=rf"{key}/manifest\.json cannot be read"):
             look()

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,12 @@ import pytest
 from damage import HARM, flip, halve, put
 from stored import describe, key_of, listing
 
+from elf.cache.errors import Damaged
 from elf.cache.layout import ArrayLayout, RaggedLayout
 from elf.cache.recording import records
 from elf.cache.store import Artifact, Store
 from elf.cache.uses import Place
-from elf.cache.verifying import verify_artifact, verify_sample
+from elf.cache.verifying import Verified, verify_artifact, verify_sample
 
 PLACE: Place = "encode", key_of("rows")
 LENGTHS = np.array([3, 0, 8, 5, 100, 1, 60, 64], np.int32)
@@ -51,6 +53,28 @@ def open_again(folder: Path) -> Artifact:
     found = Store(folder.parent.parent).find(*PLACE)
     assert found is not None
     return found
+
+
+@pytest.mark.parametrize("name", ["plain/c/1/0/0", "plain/parts/1.json", "plain/zarr.json"])
+@pytest.mark.parametrize(
+    "check", [verify_artifact, partial(verify_sample, rows=4, seed=0)], ids=["all", "sample"]
+)
+def test_a_folder_in_the_place_of_a_file_is_a_fault_among_others(
+    artifact: Artifact, name: str, check: Callable[[Artifact], Verified]
+) -> None:
+    (artifact.path / name).unlink()
+    (artifact.path / name).mkdir()
+    flip(artifact.path / "target" / "zarr.json")
+    faults = " ".join(check(artifact).faults)
+    assert str(artifact.path / name) in faults
+    assert "target" in faults
+
+
+def test_a_folder_in_the_place_of_a_manifest(artifact: Artifact) -> None:
+    (artifact.path / "manifest.json").unlink()
+    (artifact.path / "manifest.json").mkdir()
+    with pytest.raises(Damaged, match="is a folder, not a file"):
+        open_again(artifact.path)
 
 
 def test_the_digest_of_a_shard_is_that_of_what_was_to_be_written(artifact: Artifact) -> None:
