@@ -9,7 +9,6 @@ look like says nothing about the rest. A column may lie inside another: ``transl
 """
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 from elf.pipeline.errors import Failed
 from elf.stages.assets import list_files
 from elf.stages.config import Source
-from elf.stages.plain_text import BOM, divide
+from elf.stages.record_files import Unusable, kind_of, read_records
 
 OTHER_SPLIT = "in the other split"
 _SUFFIXES = {
@@ -26,7 +25,6 @@ _SUFFIXES = {
     ".jsonl": "jsonl", ".ndjson": "jsonl",
     ".parquet": "parquet",
 }  # fmt: skip
-_KINDS = {bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +48,16 @@ class Skipped:
     reason: str
 
 
-class _Unusable(Exception):
-    """Why a record cannot be used; ``reason`` is the short form that is counted."""
-
-    cure = "Mend the record"
-
-    def __init__(self, reason: str, detail: str = "") -> None:
-        super().__init__(f"{reason}{detail}")
-        self.reason = reason
-
-
-class _NoSuchKey(_Unusable):
+class _NoSuchKey(Unusable):
     """The record has other keys, or the settings name another one."""
 
     def __init__(self, column: str, record: Mapping[str, Any], setting: str) -> None:
-        super().__init__(f"the key '{column}' is missing", f" (there are: {', '.join(record) or 'none'})")
+        there = [
+            f"{name}.{inner}" if inner else name
+            for name, value in record.items()
+            for inner in (value if isinstance(value, dict) else ("",))
+        ]
+        super().__init__(f"the key '{column}' is missing", f" (there are: {', '.join(there) or 'none'})")
         self.cure = f"Name the right one (`{setting}: …` in the data section), mend the record"
 
 
@@ -87,7 +80,7 @@ class Corpus:
             seen = sorted({path.suffix or "(none)" for _, path in listing}) or ["(no files)"]
             raise Failed(
                 f"{self.shown} holds no corpus: its files end in {', '.join(seen)}, read are {', '.join(_SUFFIXES)}. "
-                "Set `format` in the data section to say what they are."
+                "Set `format` in the data section to say what they are; compressed files must be unpacked first."
             )
         return self._fit(usable)
 
@@ -104,10 +97,12 @@ class Corpus:
         """
         left = self.source.limit
         for name, path, form in self.files():
-            for place, record in _READERS[form](self, name, path):
+            for place, record in read_records(
+                path, form, self.source, name=name, where=f"{self.shown}, file {name}"
+            ):
                 try:
                     event = self._document(name, place, record)
-                except _Unusable as fault:
+                except Unusable as fault:
                     if self.source.on_bad == "error":
                         raise Failed(self._complaint(name, place, form, fault)) from fault
                     event = Skipped(name, place, fault.reason)
@@ -127,7 +122,7 @@ class Corpus:
         return files
 
     def _document(self, name: str, place: int, record: Any) -> Document:
-        if isinstance(record, _Unusable):
+        if isinstance(record, Unusable):
             raise record
         sides = tuple(_text(record, column, setting) for setting, column in self.source.columns)
         found = _find(record, self.source.id) if self.source.id is not None else None
@@ -135,9 +130,13 @@ class Corpus:
             return Document(name, place, f"{name}:{place}", False, sides)
         if isinstance(found, int) and not isinstance(found, bool):
             return Document(name, place, str(found), True, sides)
-        return Document(name, place, _text(record, self.source.id or "", "id"), True, sides)
+        try:
+            return Document(name, place, _text(record, self.source.id or "", "id"), True, sides)
+        except Unusable as fault:
+            fault.cure = "Set `id: null` to call documents by their places, mend the record"
+            raise
 
-    def _complaint(self, name: str, place: int, form: str, fault: _Unusable) -> str:
+    def _complaint(self, name: str, place: int, form: str, fault: Unusable) -> str:
         unit = {"jsonl": "line", "parquet": "row", "text": "line"}[form]
         return (
             f"{self.shown}, file {name}, {unit} {place}: {fault}. {fault.cure}, or set `on_bad: skip` in the "
@@ -181,7 +180,9 @@ def _find(record: Mapping[str, Any], column: str) -> Any:
     if column in record:
         return record[column]
     head, dot, rest = column.partition(".")
-    inner = record.get(head)
+    inner = record.get(head, _MISSING)
+    if dot and inner is None:
+        return None
     return _find(inner, rest) if dot and isinstance(inner, dict) else _MISSING
 
 
@@ -190,109 +191,13 @@ def _text(record: Mapping[str, Any], column: str, setting: str) -> str:
     if isinstance(value, _Missing):
         raise _NoSuchKey(column, record, setting)
     if value is None:
-        raise _Unusable(f"the key '{column}' is null", ", where text belongs")
+        raise Unusable(f"the key '{column}' is null", ", where text belongs")
     if not isinstance(value, str):
-        raise _Unusable(f"the key '{column}' is {_kind(value)}", f" ({value!r:.40}), where text belongs")
+        raise Unusable(f"the key '{column}' is {kind_of(value)}", f" ({value!r:.40}), where text belongs")
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise _Unusable(
+        raise Unusable(
             f"the key '{column}' holds half a surrogate pair", f" at character {error.start}"
         ) from error
     return value
-
-
-def _kind(value: object) -> str:
-    return _KINDS.get(type(value), f"a {type(value).__name__}")
-
-
-def _read_text(corpus: Corpus, name: str, path: Path) -> Iterator[tuple[int, Any]]:
-    unit = corpus.source.documents
-    for place, raw in divide(path, unit):
-        try:
-            text = raw.decode()
-        except UnicodeDecodeError as error:
-            line = place + raw.count(b"\n", 0, error.start)
-            within = "" if unit == "file" else f" of the {unit}"
-            yield (
-                line,
-                _Unusable("not UTF-8", f" (byte {raw[error.start]:#04x} at offset {error.start}{within})"),
-            )
-            continue
-        names = {column: text for _, column in corpus.source.columns}
-        yield place, {**names, corpus.source.id or "id": name} if unit == "file" else names
-
-
-def _read_jsonl(corpus: Corpus, name: str, path: Path) -> Iterator[tuple[int, Any]]:
-    with path.open("rb") as stream:
-        for place, line in enumerate(stream, 1):
-            raw = line.removeprefix(BOM) if place == 1 else line
-            if raw.strip():
-                yield place, _record(raw)
-
-
-def _record(raw: bytes) -> Any:
-    try:
-        record = json.loads(raw.decode(), parse_constant=_refuse_constant, object_pairs_hook=_unique)
-    except UnicodeDecodeError as error:
-        return _Unusable("not UTF-8", f" (byte {raw[error.start]:#04x} at offset {error.start} of the line)")
-    except ValueError as error:
-        if not raw.endswith(b"\n"):
-            return _Unusable("the last line is cut off", f": it has no line end and is not JSON ({error})")
-        return _Unusable("not JSON", f" ({error})")
-    except RecursionError:
-        return _Unusable("not JSON", " (nested too deeply)")
-    if not isinstance(record, dict):
-        return _Unusable("not an object", f" but {_kind(record)}")
-    return record
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    record = dict(pairs)
-    if len(record) != len(pairs):
-        raise ValueError("a key stands twice in one object")
-    return record
-
-
-def _read_parquet(corpus: Corpus, name: str, path: Path) -> Iterator[tuple[int, Any]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    where = f"{corpus.shown}, file {name}"
-    try:
-        with pq.ParquetFile(path) as file:
-            columns = _parquet_columns(file, corpus, where)
-            place = 0
-            for batch in file.iter_batches(batch_size=1024, columns=columns):
-                for record in batch.to_pylist():
-                    place += 1
-                    yield place, record
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
-        raise Failed(
-            f"{where} is no whole parquet file ({error}); fetch it again or leave it out."
-        ) from error
-
-
-def _parquet_columns(file: Any, corpus: Corpus, where: str) -> list[str]:
-    schema = file.schema_arrow
-    top = {name: schema.field(name) for name in schema.names}
-    if not file.metadata.num_rows:
-        raise Failed(f"{where} has 0 rows; leave it out or bring the whole file.")
-    for setting, column in corpus.source.columns:
-        if column not in top and column.split(".")[0] not in top:
-            raise Failed(
-                f"{where} has no column '{column}'; its columns are {', '.join(top)}. Name the right one "
-                f"(`{setting}: …` in the data section)."
-            )
-    wanted = [
-        *(column for _, column in corpus.source.columns),
-        *([corpus.source.id] if corpus.source.id else []),
-    ]
-    return [column for column in dict.fromkeys(wanted) if column in top or column.split(".")[0] in top]
-
-
-_READERS = {"text": _read_text, "jsonl": _read_jsonl, "parquet": _read_parquet}

@@ -112,6 +112,41 @@ def test_parquet_rows_are_judged_one_by_one(tmp_path: Path) -> None:
         read(tmp_path)
 
 
+def test_a_text_of_parquet_that_is_not_utf8_is_one_bad_row(tmp_path: Path) -> None:
+    raw = pa.array([b"good", b"caf\xe9 au lait", b"good too"], pa.binary())
+    write_parquet(tmp_path / "a.parquet", {"text": pa.Array.from_buffers(pa.string(), 3, raw.buffers())})
+    with pytest.raises(Failed, match=r"a\.parquet, row 2: not UTF-8 \(byte 0xe9 at offset 3 of a text\)"):
+        read(tmp_path, id=None)
+    assert texts(tmp_path, id=None, on_bad="skip") == ["good", "good too"]
+
+
+def test_an_id_that_is_none_is_told_from_a_bad_text(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "a.parquet", {"id": [1.0, 2.0], "text": ["x", "y"]})
+    with pytest.raises(Failed, match=r"the key 'id' is a number .*Set `id: null`"):
+        read(tmp_path)
+    assert texts(tmp_path, id=None) == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        ({"pair": {"de": "Hund", "en": "dog"}}, r"'pair\.fr' is missing \(there are: pair\.de, pair\.en\)"),
+        ({"pair": None, "id": 1}, r"'pair\.fr' is null"),
+    ],
+)
+def test_what_lies_inside_a_column_is_named(tmp_path: Path, record: Any, said: str) -> None:
+    (tmp_path / "a.jsonl").write_text(lines(record))
+    with pytest.raises(Failed, match=said):
+        read(tmp_path, text="pair.fr")
+
+
+def test_a_column_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    table = pa.Table.from_arrays([pa.array(["x"]), pa.array(["y"])], names=["text", "text"])
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(Failed, match=r"a\.parquet has the column 'text' twice"):
+        read(tmp_path)
+
+
 @pytest.mark.parametrize("kind", ["cut", "rows", "column", "empty"])
 @pytest.mark.parametrize("on_bad", ["error", "skip"])
 def test_a_parquet_file_that_cannot_be_read_is_always_an_error(
