@@ -32,7 +32,7 @@ def read_records(
 ) -> Iterator[tuple[int, Any]]:
     """Line or row, from 1, and each record of a file by the format ``form``: a mapping, or Unusable.
 
-    ``name`` stands for the id of a text file; ``where`` names the file in messages. Raises Failed for a file that cannot
+    ``name`` stands for the id of a text file, ``where`` for the file in messages. Raises Failed for a file that cannot
     be read at all.
     """
     if form == "text":
