@@ -133,10 +133,23 @@ def list_files(folder: Path) -> list[tuple[str, Path]]:
             path = Path(here, name)
             if _hidden(name):
                 continue
+            if not _is_text(str(path.relative_to(folder))):
+                raise Misconfigured(
+                    f"The name of the file {os.fsencode(path)!r} is not UTF-8, which no manifest can hold; rename it."
+                )
             if not path.exists() or not stat.S_ISREG(path.stat().st_mode):
                 raise Misconfigured(f"{path} is neither a file nor a folder (or a broken link); remove it.")
             found.append((path.relative_to(folder).as_posix(), path))
     return sorted(found)
+
+
+def _is_text(name: str) -> bool:
+    """Whether a name as the system gives it is UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def digest_path(path: Path) -> str:

@@ -74,6 +74,14 @@ def test_folders_that_cannot_be_read_are_refused(tmp_path: Path, kind: str) -> N
         key_of(folder)
 
 
+def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / os.fsdecode(b"caf\xe9.txt")).write_text("x")
+    with pytest.raises(Misconfigured, match=r"caf\\xe9\.txt' is not UTF-8.*rename it"):
+        key_of(folder)
+
+
 def test_a_part_that_may_not_be_read_is_not_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "folder" / "closed").mkdir(parents=True)
     (tmp_path / "folder" / "a.txt").write_text("x")
