@@ -44,6 +44,11 @@ class Counts:
 
     files: dict[str, FileCounts] = field(default_factory=dict[str, FileCounts])
     empty: Named = field(default_factory=Named)
+    empty_sources: int = 0
+    empty_targets: int = 0
+    """Pairs without a source, or without a target."""
+    pieces: int = 0
+    """Tokens of all documents before packing, end marks apart."""
     records: int = 0
     rows: int = 0
     packed: int = 0
@@ -64,6 +69,9 @@ class Counts:
         file.unknown_pieces += record.unknown
         file.folded_whitespace += record.folded
         file.special_strings += record.special
+        self.pieces += record.source.size + record.target.size
+        self.empty_sources += record.pair and not record.source.size
+        self.empty_targets += record.pair and not record.target.size
         if record.empty:
             file.empty += 1
             self.empty.add(record.id)

@@ -9,6 +9,7 @@ look like says nothing about the rest. A column may lie inside another: ``transl
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,11 @@ from elf.stages.config import Source
 from elf.stages.record_files import Unusable, kind_of, read_records
 
 OTHER_SPLIT = "in the other split"
+SEE_SKIPPED = (
+    "Set `on_bad: error` in the data section to be told where the first skipped record is and what helps."
+)
+_REASONS = 3
+"""Reasons that a message names."""
 _SUFFIXES = {
     ".txt": "text", ".text": "text",
     ".jsonl": "jsonl", ".ndjson": "jsonl",
@@ -167,6 +173,14 @@ def chosen(document: Document, split: str, holdout: float, share: float = 1.0) -
 def describe_corpus(config: Mapping[str, Any]) -> str:
     """How to name a fetched corpus in messages, from its fetch settings: the local path or the URI."""
     return str(config.get("location") or config.get("source") or "The corpus")
+
+
+def describe_skipped(reasons: Counter[str]) -> str:
+    """How many records were skipped and why, the commonest reasons first: for the middle of a message."""
+    ordered = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
+    named = ", ".join(f"{reason}: {count:,}" for reason, count in ordered[:_REASONS])
+    more = ", …" if len(ordered) > _REASONS else ""
+    return f"{reasons.total():,} records skipped" + (f" ({named}{more})" if named else "")
 
 
 class _Missing:

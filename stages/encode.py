@@ -110,7 +110,7 @@ def check_tokens(rows: TokenRows, info: EncoderInfo) -> str:
 
 
 def _probe(folder: Path) -> list[list[int]]:
-    return [ids.tolist() for ids in load_tokenizer(folder).encode(PROBES)]
+    return load_tokenizer(folder).probe(PROBES)
 
 
 def _encode(job: EncodeJob, views: Sequence[ViewName], context: StageContext) -> None:

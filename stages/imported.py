@@ -28,7 +28,7 @@ from elf.stages.model.sampler import sample_latents
 from elf.stages.shapes import model_config, objective_config
 from elf.stages.train_settings import Latents
 from elf.stages.trained import CARD, Card, load_trained, load_weights, vocabulary_digest
-from elf.stages.vocabulary import Vocabulary, full_vocabulary, load_tokenizer
+from elf.stages.vocabulary import Vocabulary, describe_tokenizer, full_vocabulary, load_tokenizer
 
 ANSWER_IDS = 16
 
@@ -126,7 +126,8 @@ def _vocabulary(section: WeightsStep, context: StageContext) -> Vocabulary:
             "tokenize.vocabulary is 'used', the ids of one training run; imported weights know a whole tokenizer. "
             "Set it to 'full'."
         )
-    tokenizer = load_tokenizer(context.inputs["tokenizer"].path / "data")
+    source = context.inputs["tokenizer"]
+    tokenizer = load_tokenizer(source.path / "data", describe_tokenizer(source.manifest.config))
     return full_vocabulary(tokenizer, settings, pairs=section.pairs)
 
 

@@ -35,6 +35,14 @@ _FOLDABLE = re.compile(r"\A\s+|\s+\Z|\s{2,}|[^\S ]")
 
 
 @dataclass(frozen=True, slots=True)
+class Shown:
+    """How messages name what is tokenized, and the tokenizer (empty: by its folder)."""
+
+    corpus: str = "The corpus"
+    tokenizer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Tokenized:
     """One record after tokenization: ids of its sides, or why it was skipped.
 
@@ -85,20 +93,21 @@ class Measure:
         if probe not in self._survives:
             if len(self._survives) > 10_000:
                 self._survives.clear()
-            ids = self.tokenizer.encode([probe])[0]
+            ids = self.tokenizer.probe([probe])[0]
             self._survives[probe] = self.tokenizer.decode(ids) == probe
         return self._survives[probe]
 
 
-def tokenize_chunk(events: Sequence[Document | Skipped], measure: Measure) -> pa.Table:
-    """The part of these records; a side that is empty or white space has no ids."""
+def tokenize_chunk(
+    events: Sequence[Document | Skipped], measure: Measure, corpus: str = "The corpus"
+) -> pa.Table:
+    """The part of these records; a side that is empty or white space has no ids.
+
+    Raises Failed naming ``corpus``, file and line or row where the tokenizer cannot read a document.
+    """
     tokenizer = measure.tokenizer
     documents = [event for event in events if isinstance(event, Document)]
-    texts = [side for document in documents for side in document.sides]
-    ids = deque(
-        found if text.strip() else found[:0]
-        for text, found in zip(texts, tokenizer.encode(texts), strict=True)
-    )
+    ids = _encode(documents, tokenizer, corpus)
     columns: dict[str, list[object]] = {name: [] for name in _SCHEMA.names}
     for event in events:
         sides = event.sides if isinstance(event, Document) else ()
@@ -118,6 +127,22 @@ def tokenize_chunk(events: Sequence[Document | Skipped], measure: Measure) -> pa
         for name, value in values.items():
             columns[name].append(value)
     return pa.table(columns, schema=_SCHEMA)
+
+
+def _encode(documents: Sequence[Document], tokenizer: TextTokenizer, corpus: str) -> deque[np.ndarray]:
+    texts = [side for document in documents for side in document.sides]
+    try:
+        ids = tokenizer.encode(texts)
+    except Failed:
+        for document in documents:
+            try:
+                tokenizer.encode(document.sides)
+            except Failed as error:
+                raise Failed(
+                    f"{corpus}, file {document.file}, line or row {document.place}: {error}"
+                ) from error
+        raise
+    return deque(found if text.strip() else found[:0] for text, found in zip(texts, ids, strict=True))
 
 
 def chunked(
@@ -156,6 +181,7 @@ class PartMaker:
     advance: Callable[[int], None]
     """Told how many records each finished part holds."""
     records: int = CHUNK_RECORDS
+    shown: Shown = Shown()
 
     def make(self, events: Iterable[Document | Skipped]) -> None:
         """Make the parts, in order of their need. Raises what reading the records raises, if they are needed."""
@@ -208,13 +234,13 @@ class PartMaker:
         finished = _finished(path, chunk)
         if finished is not None:
             return finished
-        work = (path, chunk, self.tokenizer)
+        work = (path, chunk, self.tokenizer, self.shown)
         return make_part(*work) if pool is None else pool.submit(make_part, *work)
 
 
-def make_part(path: Path, chunk: list[Document | Skipped], tokenizer: Path) -> dict[str, int]:
+def make_part(path: Path, chunk: list[Document | Skipped], tokenizer: Path, shown: Shown) -> dict[str, int]:
     """Tokenize one chunk into ``path`` and write its completion record, which is returned."""
-    table = tokenize_chunk(chunk, _load(tokenizer))
+    table = tokenize_chunk(chunk, _load(tokenizer, shown.tokenizer), shown.corpus)
     stream = pa.BufferOutputStream()
     with pa.ipc.new_file(stream, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_table(table)
@@ -313,8 +339,8 @@ def _ends(chunk: list[Document | Skipped]) -> dict[str, list[str | int]]:
 
 
 @cache
-def _load(folder: Path) -> Measure:
-    return Measure(load_tokenizer(folder))
+def _load(folder: Path, shown: str) -> Measure:
+    return Measure(load_tokenizer(folder, shown))
 
 
 def _follow_parent() -> None:

@@ -20,14 +20,24 @@ from elf.cache.manifest import JSON
 from elf.pipeline.errors import Failed
 from elf.pipeline.stage import StageContext
 from elf.stages.counting import FILES_IN_FACTS, Counts
-from elf.stages.documents import OTHER_SPLIT, Corpus, Document, Skipped, chosen, describe_corpus
+from elf.stages.documents import (
+    OTHER_SPLIT,
+    SEE_SKIPPED,
+    Corpus,
+    Document,
+    Skipped,
+    chosen,
+    describe_corpus,
+    describe_skipped,
+)
 from elf.stages.packing import Packer, PairPacker, RowShards, TextPacker
-from elf.stages.parts import PartMaker, find_duplicates, read_parts
+from elf.stages.parts import PartMaker, Shown, find_duplicates, read_parts
 from elf.stages.rows import COUNTS, ROWS, VOCABULARY
 from elf.stages.vocabulary import (
     TOKENIZER_FILE,
     TextTokenizer,
     Vocabulary,
+    describe_tokenizer,
     full_vocabulary,
     load_tokenizer,
 )
@@ -48,6 +58,8 @@ TOKENIZER_FILES = (
     "chat_template.jinja",
 )
 _BYTES_PER_WORKER = 8 * 2**20
+_TOLD_UNKNOWN = 0.01
+"""Share of unknown pieces above which a note tells of them."""
 _PROBES = (
     "Hello world", " two  spaces", "line\nbreak", "tab\there", "{braces} ~ \\ `", "café CAFÉ", "naïve ﬁ ①",
     "2026-01-31 3.14159", "Grüße, Größe", "हिन्दी 中文 👩‍👩‍👧",
@@ -59,21 +71,22 @@ def run(section: "TokenizeStep", context: StageContext) -> Mapping[str, JSON]:
 
     Inputs: ``documents`` (fetch), ``tokenizer`` (fetch or tokenizer), ``vocabulary`` (tokenize of the training
     split, where ``tokenize.vocabulary`` is ``used``). Raises Failed for unusable records and when no row comes out,
-    Misconfigured for an end mark the tokenizer lacks.
+    Misconfigured for an end mark that the tokenizer lacks or that a text may hold.
     """
     settings = section.tokenize
     folder = context.out / "tokenizer"
     copy_tokenizer(context.inputs["tokenizer"].path / "data", folder)
-    tokenizer = load_tokenizer(folder)
+    tokenizer = load_tokenizer(folder, describe_tokenizer(context.inputs["tokenizer"].manifest.config))
     end_id = tokenizer.end_id(settings.end_token)
     documents = context.inputs["documents"]
     corpus = Corpus(documents.path / "data", section.data, describe_corpus(documents.manifest.config))
     for name in corpus.passed_over():
         context.progress.note(f"{corpus.shown}: {name} is not read, its suffix names no format")
     parts = context.out / "parts"
-    _make_parts(section, context, corpus, parts)
+    _make_parts(section, context, corpus, parts, Shown(corpus.shown, tokenizer.shown))
     packer = _packer(section, end_id)
     counts, used = _pack(section, context, parts, packer, tokenizer)
+    _note_unknown(counts, corpus, tokenizer, context)
     vocabulary = _vocabulary(section, context, tokenizer, used)
     if section.split != "train":
         counts.outside = _count_outside(vocabulary, used)
@@ -112,8 +125,7 @@ def copy_tokenizer(source: Path, target: Path) -> None:
 
 def digest_probes(tokenizer: TextTokenizer) -> str:
     """``sha256:…`` of the ids of ten probe strings: two tokenizers that differ here are not the same."""
-    ids = [found.tolist() for found in tokenizer.encode(_PROBES)]
-    return f"sha256:{hashlib.sha256(json.dumps(ids).encode()).hexdigest()}"
+    return f"sha256:{hashlib.sha256(json.dumps(tokenizer.probe(_PROBES)).encode()).hexdigest()}"
 
 
 def split_events(corpus: Corpus, split: str, holdout: float) -> Iterator[Document | Skipped]:
@@ -126,7 +138,9 @@ def split_events(corpus: Corpus, split: str, holdout: float) -> Iterator[Documen
             yield event
 
 
-def _make_parts(section: "TokenizeStep", context: StageContext, corpus: Corpus, folder: Path) -> None:
+def _make_parts(
+    section: "TokenizeStep", context: StageContext, corpus: Corpus, folder: Path, shown: Shown
+) -> None:
     settings = section.tokenize
     rows = settings.rows
 
@@ -138,7 +152,7 @@ def _make_parts(section: "TokenizeStep", context: StageContext, corpus: Corpus, 
     size = sum(path.stat().st_size for _, path, _ in corpus.files())
     workers = context.compute.workers or min(os.cpu_count() or 1, 1 + size // _BYTES_PER_WORKER)
     with context.progress.bar("tokenize", None, unit="documents") as bar:
-        maker = PartMaker(folder, context.out / "tokenizer", workers, enough, bar.advance)
+        maker = PartMaker(folder, context.out / "tokenizer", workers, enough, bar.advance, shown=shown)
         maker.make(split_events(corpus, section.split, section.holdout))
 
 
@@ -197,24 +211,50 @@ def _count_outside(vocabulary: Vocabulary, used: np.ndarray) -> int:
     return int(used.sum() - used[list(vocabulary.ids)].sum())
 
 
+def _note_unknown(counts: Counts, corpus: Corpus, tokenizer: TextTokenizer, context: StageContext) -> None:
+    unknown = counts.total().unknown_pieces
+    if tokenizer.unknown_id is not None and unknown > _TOLD_UNKNOWN * counts.pieces:
+        token = tokenizer.backend.id_to_token(tokenizer.unknown_id)
+        context.progress.note(
+            f"{corpus.shown}: {unknown:,} of {counts.pieces:,} pieces ({unknown / counts.pieces:.0%}) are {token}, "
+            f"unknown to the tokenizer {tokenizer.shown}"
+        )
+
+
 def _check(counts: Counts, packer: Packer, corpus: Corpus, section: "TokenizeStep") -> None:
     total = counts.total()
     if not total.documents and total.other_split:
         raise Failed(
             f"{corpus.shown} has no document for the {section.split} split: none of its {total.other_split:,} was "
-            "chosen for it, and a document is never cut in two. Have plain text divided (documents: paragraph, or "
-            "line, in the data section), give the split a file of its own, or change data.holdout."
+            f"chosen for it ({describe_skipped(total.skipped)}), and a document is never cut in two. Have plain text "
+            "divided (documents: paragraph, or line, in the data section), give the split a file of its own, or "
+            "change data.holdout."
         )
     if not counts.rows:
         raise Failed(
             f"{corpus.shown} gave no row for the {section.split} split: {total.documents:,} documents "
-            f"({total.empty:,} of them empty) with {total.tokens:,} tokens were read, {sum(total.skipped.values()):,} "
-            f"records skipped, {total.other_split:,} are of another split, and a row takes "
-            f"{section.tokenize.length:,} tokens. Bring more text, lower tokenize.length, or set "
-            "tokenize.remainder to pad."
+            f"({total.empty:,} of them empty) with {total.tokens:,} tokens were read, "
+            f"{describe_skipped(total.skipped)}, {total.other_split:,} are of another split, and a row takes "
+            f"{section.tokenize.length:,} tokens. {_what_helps(counts, section)}"
         )
     if counts.packed + packer.dropped != total.tokens:
         raise Failed(
             f"Packing lost count: {total.tokens:,} tokens went in, {counts.packed:,} lie in rows and "
             f"{packer.dropped:,} were dropped. This is a fault of the program; please report it."
         )
+
+
+def _what_helps(counts: Counts, section: "TokenizeStep") -> str:
+    """Against no row at all."""
+    total = counts.total()
+    if total.skipped and not total.documents:
+        return SEE_SKIPPED
+    if total.tokens or not total.documents:
+        return "Bring more text, lower tokenize.length, or set tokenize.remainder to pad."
+    if not section.data.pairs:
+        return f"Name the column that holds text (`text: {section.data.text}` in the data section), or bring some."
+    return (
+        f"Pairs without a source (`source: {section.data.source}` in the data section): {counts.empty_sources:,}, "
+        f"without a target (`target: {section.data.target}`): {counts.empty_targets:,}. Name the columns that hold "
+        "text, or bring pairs that have both."
+    )

@@ -5,6 +5,7 @@ last id. White space is folded to single spaces and words begin with "▁", as T
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,14 @@ from elf.cache.manifest import JSON
 from elf.pipeline.errors import Failed
 from elf.pipeline.progress import Bar
 from elf.pipeline.stage import StageContext
-from elf.stages.documents import Corpus, Document, describe_corpus
+from elf.stages.documents import (
+    OTHER_SPLIT,
+    SEE_SKIPPED,
+    Corpus,
+    Document,
+    describe_corpus,
+    describe_skipped,
+)
 from elf.stages.subwords import END, PAD, SENTINELS, UNKNOWN, train_unigram
 from elf.stages.tokenization import digest_probes, split_events
 from elf.stages.vocabulary import TOKENIZER_FILE, load_tokenizer
@@ -33,6 +41,7 @@ def run(section: "TokenizerStep", context: StageContext) -> Mapping[str, JSON]:
     documents = context.inputs["documents"]
     corpus = Corpus(documents.path / "data", section.data, describe_corpus(documents.manifest.config))
     count = 0
+    passed: Counter[str] = Counter()
 
     def texts(bar: Bar) -> Iterator[str]:
         nonlocal count
@@ -41,13 +50,17 @@ def run(section: "TokenizerStep", context: StageContext) -> Mapping[str, JSON]:
                 count += 1
                 bar.advance()
                 yield from event.sides
+            else:
+                passed[event.reason] += 1
 
     with context.progress.bar("read", None, unit="documents") as bar:
         tokenizer = train_unigram(texts(bar), size=section.subwords.size)
     if not count:
+        elsewhere = passed.pop(OTHER_SPLIT, 0)
         raise Failed(
-            f"{corpus.shown} has no training document, so no tokenizer can be trained on it. Bring more text, or raise "
-            "data.train.share."
+            f"{corpus.shown} has no training document, so no tokenizer can be trained on it: "
+            f"{describe_skipped(passed)}, {elsewhere:,} held out or left unread. "
+            f"{SEE_SKIPPED if passed else 'Bring more text, or raise data.train.share.'}"
         )
     pieces = tokenizer.get_vocab_size(with_added_tokens=False)
     if pieces < section.subwords.size:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -23,15 +23,17 @@ if TYPE_CHECKING:
 TOKENIZER_FILE = "tokenizer.json"
 _FAST = "Name a tokenizer in Hugging Face's fast format (save_pretrained of a fast tokenizer writes it)."
 _AGAIN = "Run tokenize again with --force."
+_NAMED = 10
+"""Special tokens that a message names."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextTokenizer:
-    """A tokenizer that adds nothing, cuts nothing and pads nothing.
+    """A tokenizer that adds nothing, cuts nothing, pads nothing and leaves nothing to chance.
 
     Special strings in raw text (``</s>`` in a web page) are text: no special id but the unknown one comes out of
     ``encode``. ``specials`` maps special strings to ids; ``unknown_id`` and ``pad_id`` are None where a tokenizer
-    has none.
+    has none. ``shown`` names it in messages.
     """
 
     backend: Tokenizer
@@ -39,29 +41,60 @@ class TextTokenizer:
     specials: Mapping[str, int]
     unknown_id: int | None
     pad_id: int | None
+    shown: str
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids (int32) of each text, without marks at either end.
 
-        Raises Failed where a piece spelt like a special token comes up and there is no unknown id to stand for it.
+        Raises Failed where a piece comes up that has no id, or is spelt like a special token, and there is no unknown
+        id to stand for it.
         """
-        encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        try:
+            encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        except Exception as error:  # the library raises bare Exception
+            raise Failed(
+                f"The tokenizer {self.shown} cannot read a text: {error}. Where it lacks a token for what it does not "
+                f"know, name one of its model.vocab as that in its {TOKENIZER_FILE} (model.unk_token, or model.unk_id "
+                "of a Unigram model), or choose another tokenizer."
+            ) from error
         return [self._plain(np.asarray(encoding.ids, dtype=np.int32)) for encoding in encodings]
+
+    def probe(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text, and none of a text that ``encode`` refuses."""
+        return [self._probe(text) for text in texts]
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Text of ``ids``; special tokens, the unknown one included, leave no trace."""
         return self.backend.decode(list(map(int, ids)), skip_special_tokens=True)
 
     def end_id(self, token: str) -> int:
-        """Id of the end mark ``token``. Raises Misconfigured where the tokenizer does not hold it."""
+        """Id of the end mark ``token``.
+
+        Raises Misconfigured where the tokenizer does not hold it, or could give it for a piece of a text.
+        """
         found = self.backend.token_to_id(token)
+        if found is not None and found == self.specials.get(token) and found != self.unknown_id:
+            return found
         if found is None:
-            known = [name for name in self.specials if not name.startswith("<extra_id_")]
-            raise Misconfigured(
-                f"tokenize.end_token is {token!r}, which this tokenizer does not have; its special tokens are "
-                f"{', '.join(known) or '(none)'}. Set tokenize.end_token to the one that ends a text."
+            fault = "does not have"
+        elif found == self.unknown_id:
+            fault = "gives for whatever it does not know: documents would end at the first such piece"
+        else:
+            fault = (
+                "takes for a piece like any other, no special token: documents that hold it would end there"
             )
-        return found
+        special = [name for name, value in self.specials.items() if value != self.unknown_id]
+        named = [name for name in special if not name.startswith("<extra_id_")][:_NAMED]
+        raise Misconfigured(
+            f"tokenize.end_token is {token!r}, which the tokenizer {self.shown} {fault}. Set it to the one of its "
+            f"special tokens that ends a text: {', '.join(named) or '(it has none, choose another tokenizer)'}."
+        )
+
+    def _probe(self, text: str) -> list[int]:
+        try:
+            return self.encode([text])[0].tolist()
+        except Failed:
+            return []
 
     def _plain(self, ids: np.ndarray) -> np.ndarray:
         special = np.isin(ids, [value for value in self.specials.values() if value != self.unknown_id])
@@ -70,17 +103,23 @@ class TextTokenizer:
         if self.unknown_id is None:
             token = self.backend.id_to_token(int(ids[special][0]))
             raise Failed(
-                f"A text holds {token!r} and this tokenizer, which has no unknown token, can only read it as the "
-                "special token of that name. Take that string out of the text or choose another tokenizer."
+                f"A text holds {token!r} and the tokenizer {self.shown}, which has no unknown token, can only read it "
+                "as the special token of that name. Take that string out of the text or choose another tokenizer."
             )
         return np.where(special, np.int32(self.unknown_id), ids)
 
 
-def load_tokenizer(folder: Path) -> TextTokenizer:
+def describe_tokenizer(config: Mapping[str, Any]) -> str:
+    """How to name a tokenizer in messages, from the settings of the stage that brought it: its local path or URI."""
+    return str(config.get("location") or config.get("source") or "trained here")
+
+
+def load_tokenizer(folder: Path, shown: str = "") -> TextTokenizer:
     """The tokenizer in a Hugging Face tokenizer folder, read from its ``tokenizer.json``.
 
-    Raises Failed where that file is missing or damaged.
+    ``shown`` names it in messages, instead of ``folder``. Raises Failed where a file of it is missing or damaged.
     """
+    shown = shown or str(folder)
     path = folder / TOKENIZER_FILE
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
@@ -95,6 +134,8 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     backend.no_truncation()
     backend.no_padding()
+    if getattr(backend.model, "dropout", None):
+        backend.model.dropout = None
     # Without this the library finds special tokens in raw text.
     backend.encode_special_tokens = True
     vocabulary = backend.get_vocab(with_added_tokens=True)
@@ -102,8 +143,8 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
     specials = {token.content: number for number, token in sorted(added.items()) if token.special}
     model = plain["model"]
     unknown = model["unk_id"] if "unk_id" in model else vocabulary.get(model.get("unk_token") or "")
-    pad = vocabulary.get(_pad_token(folder) or "")
-    return TextTokenizer(backend, max(vocabulary.values()) + 1, specials, unknown, pad)
+    pad = vocabulary.get(_pad_token(folder, shown) or "")
+    return TextTokenizer(backend, max(vocabulary.values()) + 1, specials, unknown, pad, shown)
 
 
 def round_trip(tokenizer: TextTokenizer, text: str) -> str:
@@ -215,11 +256,29 @@ def _check(ids: np.ndarray, size: int, sizes: str) -> None:
         )
 
 
-def _pad_token(folder: Path) -> str | None:
+def _pad_token(folder: Path, shown: str) -> str | None:
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         path = folder / name
-        if path.exists():
-            token = json.loads(path.read_text(encoding="utf-8")).get("pad_token")
-            if token is not None:
-                return token["content"] if isinstance(token, dict) else token
+        if path.exists() and (token := _pad_token_in(path, shown)) is not None:
+            return token
     return None
+
+
+def _pad_token_in(path: Path, shown: str) -> str | None:
+    where = f"{path.name} of the tokenizer {shown}"
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise Failed(f"{where} cannot be read as JSON: {error}. Bring it whole, or take it away.") from error
+    if not isinstance(plain, dict):
+        raise Failed(
+            f"{where} is not one JSON object, as save_pretrained writes it. Mend it, or take it away."
+        )
+    token: Any = plain.get("pad_token")
+    text = token.get("content") if isinstance(token, dict) else token
+    if token is not None and not isinstance(text, str):
+        raise Failed(
+            f"{where} says that pad_token is {json.dumps(token):.60}; it must be a string, an object whose "
+            "content is one, or null. Mend it, or take the key away."
+        )
+    return text

@@ -120,8 +120,8 @@ def test_bytes_do_not_depend_on_workers_or_chunks(
     facts: dict[str, Any] = {}
     for workers, records in [(1, 1000), (1, 1), (1, 3), (2, 1), (7, 3)]:
 
-        def maker(*arguments: Any, records: int = records) -> PartMaker:
-            return PartMaker(*arguments, records=records)
+        def maker(*arguments: Any, records: int = records, **more: Any) -> PartMaker:
+            return PartMaker(*arguments, records=records, **more)
 
         monkeypatch.setattr(tokenization, "PartMaker", maker)
         for remainder, rows in (
@@ -152,6 +152,67 @@ def test_no_row_is_an_error_that_counts(tmp_path: Path, tokenizer: Artifact, tex
     tokens = 2 * (len(texts) - empty)
     assert f"{len(texts)} documents ({empty} of them empty) with {tokens} tokens" in str(error.value)
     assert "/somewhere/" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("records", "source", "said"),
+    [
+        (
+            [{"body": "the"}] * 3 + [{"text": 1}],
+            make_source(on_bad="skip"),
+            [
+                "4 records skipped (the key 'text' is missing: 3, the key 'text' is a number: 1)",
+                "`on_bad: error`",
+            ],
+        ),
+        (
+            [{"text": " "}] * 4,
+            make_source(),
+            ["(4 of them empty)", "Name the column that holds text (`text: text`"],
+        ),
+        (
+            [{"source": "", "target": "the"}] * 4 + [{"source": "", "target": ""}],
+            PAIRS,
+            ["(`source: source` in the data section): 5,", "(`target: target`): 1.", "Name the columns"],
+        ),
+    ],
+    ids=["all skipped", "all empty", "no sources"],
+)
+def test_why_there_is_no_row_is_said_with_what_helps(
+    tmp_path: Path, tokenizer: Artifact, records: list[Any], source: Any, said: list[str]
+) -> None:
+    with pytest.raises(Failed) as error:
+        build(tmp_path, tokenizer, {"a.jsonl": records}, source=source, length=32, max_source=16)
+    assert all(words in str(error.value) for words in said), error.value
+    assert "Bring more text" not in str(error.value)
+
+
+@pytest.mark.parametrize(("texts", "noted"), [(["the river ☃"] * 9, True), (["the river"] * 9, False)])
+def test_many_unknown_pieces_are_noted(
+    tmp_path: Path, tokenizer: Artifact, capsys: pytest.CaptureFixture[str], texts: list[str], noted: bool
+) -> None:
+    facts = build(tmp_path, tokenizer, {"a.jsonl": numbered(texts)}, length=8)
+    pieces = facts["tokens"] - facts["documents"]
+    line = f"9 of {pieces} pieces ({9 / pieces:.0%}) are <unk>, unknown to the tokenizer trained here"
+    assert (line in capsys.readouterr().err) == noted
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_document_that_the_tokenizer_cannot_read_is_named(tmp_path: Path, workers: int) -> None:
+    model = {"type": "WordLevel", "unk_token": "[UNK]", "vocab": {"the": 0, "</s>": 1}}
+    end = {"id": 1, "content": "</s>", "special": True, "normalized": False}
+    end |= dict.fromkeys(("single_word", "lstrip", "rstrip"), False)
+    splitting = {"type": "WhitespaceSplit"}
+    plain = json.dumps({"model": model, "added_tokens": [end], "pre_tokenizer": splitting})
+    closed = make_corpus(tmp_path / "closed", {"tokenizer.json": plain})
+    records = numbered(["the the", "the  the", "the zebra"])
+    documents = make_corpus(tmp_path / "documents", {"a.jsonl": records})
+    inputs = {"documents": documents, "tokenizer": closed}
+    where = r"/somewhere/documents, file a\.jsonl, line or row 3: The tokenizer /somewhere/closed cannot read"
+    with pytest.raises(Failed, match=where):
+        run_tokenize(tmp_path / "out", inputs, workers=workers, length=2)
+    known = {**inputs, "documents": make_corpus(tmp_path / "known", {"a.jsonl": records[:2]})}
+    assert run_tokenize(tmp_path / "known-out", known, workers=workers, length=2)["documents"] == 2
 
 
 def test_what_the_tokenizer_loses_is_counted_per_file(tmp_path: Path, tokenizer: Artifact) -> None:

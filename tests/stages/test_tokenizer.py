@@ -61,5 +61,10 @@ def test_both_sides_of_pairs_are_read(tmp_path: Path) -> None:
 def test_faults_of_the_corpus_are_those_of_tokenize(tmp_path: Path) -> None:
     with pytest.raises(Failed, match=r"a\.jsonl, line 2: the key 'text' is null"):
         run(tmp_path, [{"text": ENGLISH[0]}, {"text": None}])
-    with pytest.raises(Failed, match="no training document"):
-        run(tmp_path, [{"text": None}], "skipping", source=make_source(on_bad="skip"))
+    why = (
+        r"no training document.*2 records skipped \(the key 'text' is null: 2\), 0 held out.*`on_bad: error`"
+    )
+    with pytest.raises(Failed, match=why):
+        run(tmp_path, [{"text": None}] * 2, "skipping", source=make_source(on_bad="skip"))
+    with pytest.raises(Failed, match=r"0 records skipped, 2 held out.*Bring more text"):
+        run(tmp_path, numbered(ENGLISH[:2]), "held out", holdout=0.9999)

@@ -1,11 +1,13 @@
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from corpora import make_tokenizer
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.stages.vocabulary import TextTokenizer, Vocabulary, decode_texts, load_tokenizer, round_trip
@@ -52,10 +54,81 @@ def test_what_a_tokenizer_file_says_of_cutting_and_padding_is_not_done(tmp_path:
     assert (loaded.unknown_id, loaded.pad_id, loaded.size) == (0, 1, 4)
 
 
-def test_an_end_mark_that_is_not_there_is_named_with_those_that_are(tokenizer: TextTokenizer) -> None:
+@pytest.mark.parametrize(
+    ("token", "fault"),
+    [("[SEP]", "does not have"), ("<unk>", "first such piece"), ("▁the", "no special token")],
+)
+def test_only_a_special_token_that_no_text_gives_is_an_end_mark(
+    tokenizer: TextTokenizer, token: str, fault: str
+) -> None:
     assert tokenizer.end_id("</s>") == 1
-    with pytest.raises(Misconfigured, match=r"'\[SEP\]'.*special tokens are <pad>, </s>, <unk>\."):
-        tokenizer.end_id("[SEP]")
+    with pytest.raises(
+        Misconfigured,
+        match=f"{re.escape(repr(token))}, which the tokenizer {tokenizer.shown} .*{fault}.*: <pad>, </s>\\.",
+    ):
+        tokenizer.end_id(token)
+
+
+@pytest.mark.parametrize(
+    ("model", "special"),
+    [({"unk_token": "[UNK]"}, False), ({"unk_token": "[SEP]"}, True)],
+    ids=["an added token that is not special", "the unknown token"],
+)
+def test_an_end_mark_that_pieces_of_texts_become_is_refused(
+    tmp_path: Path, model: dict[str, Any], special: bool
+) -> None:
+    plain = Tokenizer(models.WordLevel({"[UNK]": 0, "[SEP]": 1, "the": 2}, **model))
+    plain.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    plain.add_tokens([AddedToken("[SEP]", normalized=False, special=special)])
+    plain.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(Misconfigured, match=r"documents .*would end"):
+        load_tokenizer(tmp_path).end_id("[SEP]")
+
+
+def test_the_ids_are_a_function_of_the_text(tmp_path: Path) -> None:
+    merges = [("t", "h"), ("th", "e")]
+    plain = Tokenizer(models.BPE({"t": 0, "h": 1, "e": 2, "th": 3, "the": 4}, merges, dropout=0.5))
+    plain.save(str(tmp_path / "tokenizer.json"))
+    found = load_tokenizer(tmp_path).encode(["the" * 100] * 3)
+    assert [ids.tolist() for ids in found] == [[4] * 100] * 3
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        models.WordLevel({"the": 0}, unk_token="[UNK]"),
+        models.WordPiece({"the": 0}, unk_token="[UNK]"),
+        models.Unigram([("the", -1.0), *((letter, -9.0) for letter in "the")], None, False),
+    ],
+    ids=["words", "word pieces", "unigrams"],
+)
+def test_a_tokenizer_without_its_unknown_token_says_so_when_it_is_wanted(tmp_path: Path, model: Any) -> None:
+    Tokenizer(model).save(str(tmp_path / "tokenizer.json"))
+    loaded = load_tokenizer(tmp_path, "hub:some/name")
+    assert loaded.encode(["the"])[0].tolist() == [0]
+    with pytest.raises(Failed, match=r"tokenizer hub:some/name cannot read a text: .*model\.unk_token"):
+        loaded.encode(["the", "zebra"])
+    assert loaded.probe(["the", "zebra"]) == [[0], []]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"pad_token":', "cannot be read as JSON: Expecting value"),
+        ("[1, 2]", "not one JSON object"),
+        ('{"pad_token": ["<pad>"]}', r'pad_token is \["<pad>"\]; it must be a string'),
+        ('{"pad_token": {"x": 1}}', 'pad_token is {"x": 1}; it must be a string'),
+        ('{"pad_token": 3}', "pad_token is 3; it must be a string"),
+    ],
+)
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "special_tokens_map.json"])
+def test_files_beside_the_tokenizer_that_hold_something_else_are_named(
+    tmp_path: Path, name: str, content: str, said: str
+) -> None:
+    Tokenizer(models.WordLevel({"the": 0}, unk_token="the")).save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / name).write_text(content)
+    with pytest.raises(Failed, match=f"{name} of the tokenizer /mine.* {said}"):
+        load_tokenizer(tmp_path, "/mine")
 
 
 def test_texts_end_at_the_first_end_mark(tokenizer: TextTokenizer) -> None:
