@@ -32,6 +32,7 @@ EXCEPTIONS: dict[str, str] = {
     "Interrupted, and ": "said beside the one above, of a stage's process",
     "Shard {shard} was given up.": "it ends a thread whose work nobody wants any more, and nobody reads it",
     "ELF_REMOTE: {fault}": "the message of a bad address behind the name of the variable",
+    "{corpus}, file {document.file}, line or row {document.place}: {error}": "the tokenizer's message behind the place",
     "{told}": "up to three of the messages about settings",
 }
 """Beginnings of messages without a cure, and why there is none to give."""
