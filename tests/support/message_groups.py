@@ -19,7 +19,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Data, assets and tokens": (
         "stages/assets.py",
-        "stages/documents.py",
+        "stages/documents.py", "stages/record_files.py",
         "stages/fetch.py",
         "stages/gguf.py",
         "stages/hub.py",
