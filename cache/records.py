@@ -94,5 +94,6 @@ def _digest(path: Path) -> str:
         return digest_file(path)
     except PermissionError as error:
         raise CacheError(
-            f"{path} may not be read by this user. Whoever made it can let others: chmod -R a+rX on the store."
+            f"{path} may not be read by this user. Let whoever made it run chmod -R a+rX on the store, or "
+            "name another store."
         ) from error

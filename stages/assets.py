@@ -135,7 +135,8 @@ def list_files(folder: Path) -> list[tuple[str, Path]]:
                 continue
             if not _is_text(str(path.relative_to(folder))):
                 raise Misconfigured(
-                    f"The name of the file {os.fsencode(path)!r} is not UTF-8, which no manifest can hold; rename it."
+                    f"The name of the file {os.fsencode(path)!r} is not UTF-8, which no manifest can hold. Give it "
+                    "another name."
                 )
             if not path.exists() or not stat.S_ISREG(path.stat().st_mode):
                 raise Misconfigured(f"{path} is neither a file nor a folder (or a broken link); remove it.")

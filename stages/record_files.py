@@ -134,7 +134,7 @@ def _parquet_columns(file: Any, source: Source, where: str) -> list[str]:
             )
     twice = [name for name in dict.fromkeys(top) if top.count(name) > 1]
     if twice:
-        raise Failed(f"{where} has the column '{twice[0]}' twice; rename or drop one of them.")
+        raise Failed(f"{where} has the column '{twice[0]}' twice. Rename one of them, or leave it out.")
     wanted = [
         *(column for _, column in source.columns),
         *([source.id] if source.id else []),

@@ -78,7 +78,7 @@ def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / os.fsdecode(b"caf\xe9.txt")).write_text("x")
-    with pytest.raises(Misconfigured, match=r"caf\\xe9\.txt' is not UTF-8.*rename it"):
+    with pytest.raises(Misconfigured, match=r"caf\\xe9\.txt' is not UTF-8.*Give it another name"):
         key_of(folder)
 
 
