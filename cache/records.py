@@ -50,7 +50,9 @@ def let_read(root: Path, mode: int) -> None:
     """Let everybody read the files below ``root`` whom ``mode`` lets read: safetensors writes for its owner alone."""
     for name in sizes(root):
         path = root / name
-        path.chmod(stat.S_IMODE(path.stat().st_mode) | mode & 0o444)
+        now = stat.S_IMODE(path.stat().st_mode)
+        if now | mode & 0o444 != now:
+            path.chmod(now | mode & 0o444)
 
 
 def stores_in(manifest: Manifest) -> list[str]:

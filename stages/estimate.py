@@ -320,9 +320,8 @@ class Estimator:
         compute, texts = planned.step.compute, count * len(section.seeds)
         size = compute.batch or max(1, SAMPLED_POSITIONS[self.machine.uses_gpu(compute)] // self.length)
         work = sampling(self.experiment, network, section, texts, size)
-        busy = max(
-            1, min(compute.processes, len(section.seeds) * -(-count // size))
-        )  # a batch is one process's
+        batches = len(section.seeds) * -(-count // size)  # each of them is one process's
+        busy = max(1, min(compute.processes, batches))
         work = work._replace(calls=work.calls / busy)
         seconds = self.machine.seconds(work, compute, processes=busy)
         seconds += self.machine.seconds(following(self.experiment, network, section), compute)

@@ -35,7 +35,7 @@ def glance(path: Path, source: Source) -> Held | None:
         chosen = read[:: -(-len(read) // FILES) or 1]
         parts = [_GLANCES[form](file, source) for file, form in chosen]
         size, seen = (sum(file.stat().st_size for file, _ in files) for files in (read, chosen))
-    except (OSError, ValueError, NotImplementedError, Misconfigured):
+    except (OSError, ValueError, NotImplementedError, Misconfigured):  # a guess stops no plan
         return None
     records, text = (sum(numbers) for numbers in zip(*parts, strict=True)) if parts else (0.0, 0.0)
     if not (records and text):

@@ -104,7 +104,11 @@ def _read_parquet(source: Source, where: str, path: Path) -> Iterator[tuple[int,
                 for record in _records(batch):
                     place += 1
                     yield place, record
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+    except (
+        pa.ArrowInvalid,
+        pa.ArrowNotImplementedError,
+        OSError,
+    ) as error:  # cut, foreign, or a codec unknown
         raise Failed(
             f"{where} is no whole parquet file ({error}); fetch it again or leave it out."
         ) from error

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -55,13 +56,35 @@ def test_what_cannot_be_told_is_left_to_whoever_reads_it(tmp_path: Path) -> None
     (tmp_path / "cut.parquet").write_bytes(b"PAR1 and no more")
     (tmp_path / "empty").mkdir()
     (tmp_path / "other.xyz").write_text("words")
-    for path in (
-        tmp_path / "cut.parquet",
-        tmp_path / "empty",
-        tmp_path / "other.xyz",
-        tmp_path / "absent.txt",
-    ):
-        assert glance(path, TEXTS) is None
+    (tmp_path / "blank.txt").write_text("")
+    parquet.write_table(pa.table({"Text": ["other column"]}), tmp_path / "column.parquet")
+    parquet.write_table(pa.table({"text": [["a list"]]}), tmp_path / "list.parquet")
+    parquet.write_table(pa.table({"text": pa.array([], pa.string())}), tmp_path / "none.parquet")
+    for path in (*tmp_path.iterdir(), tmp_path / "absent.txt"):
+        assert glance(path, TEXTS) is None, path
+
+
+@pytest.mark.parametrize("unit", ["file", "line", "paragraph"])
+def test_a_limit_counts_documents_of_plain_text(tmp_path: Path, unit: Any) -> None:
+    lines = 60_000
+    (tmp_path / "texts.txt").write_text(("a line of words and words\n" * 4 + "\n") * (lines // 4))
+    held = glance(tmp_path / "texts.txt", TEXTS.model_copy(update={"documents": unit, "limit": 2}))
+    assert held is not None
+    share = {"file": 1.0, "line": 2 / (lines * 1.25), "paragraph": 8 / lines}[unit]
+    assert held.text == pytest.approx((tmp_path / "texts.txt").stat().st_size * share, rel=0.02)
+
+
+@pytest.mark.parametrize("words", [3, 400_000])
+def test_a_guess_of_no_pairs_stops_no_plan(tmp_path: Path, words: int) -> None:
+    """A last line needs no end; a first one may be longer than what is looked at."""
+    pair = json.dumps({"pair.de": "Wort " * words, "pair.en": "word " * words})
+    (tmp_path / "pairs.jsonl").write_text(pair)
+    held = glance(tmp_path / "pairs.jsonl", PAIRS)
+    assert held is not None
+    assert held.records >= 1
+    pairs = f"{{asset: {{uri: 'path:{tmp_path}/pairs.jsonl'}}, source: pair.de, target: pair.en}}"
+    made = estimates("de-en", f"data.train={pairs}", "data.validation=null", "data.holdout=0.001")
+    assert made["sample-ode-w2"].rows == 0
 
 
 def test_a_plan_knows_the_rows_of_local_pairs(tmp_path: Path) -> None:
@@ -75,10 +98,7 @@ def test_a_plan_knows_the_rows_of_local_pairs(tmp_path: Path) -> None:
 
 def test_a_plan_knows_the_text_of_a_compressed_corpus(tmp_path: Path) -> None:
     table = pa.table({"text": [f"{row} " + "the same words again and again " * 40 for row in range(1000)]})
-    parquet.write_table(
-        table,
-        tmp_path / "texts.parquet",
-    )
+    parquet.write_table(table, tmp_path / "texts.parquet")
     size = (tmp_path / "texts.parquet").stat().st_size
     own = [
         f"data.train.asset={{uri: 'path:{tmp_path}/texts.parquet'}}",
