@@ -132,7 +132,7 @@ def test_tensors_are_dequantised(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", ["cut", "short", "magic", "architecture", "splitter", "none", "two", "pointer", "long"]
+    "damage", ["cut", "short", "magic", "architecture", "splitter", "none", "two", "pointer", "long", "step"]
 )
 def test_what_cannot_be_unpacked_is_named(tmp_path: Path, damage: str) -> None:
     path = make_gguf(
@@ -151,6 +151,11 @@ def test_what_cannot_be_unpacked_is_named(tmp_path: Path, damage: str) -> None:
         path.write_bytes(
             raw.replace(HIDDEN.to_bytes(8, "little") * 2, HIDDEN.to_bytes(8, "little") + b"\0" * 7 + b"\x10")
         )
+    if damage == "step":  # an alignment of 0
+        key, other = b"llama.context_length", b"general.alignment"
+        lengths = [len(name).to_bytes(8, "little") for name in (key, other)]
+        value = (4).to_bytes(4, "little") + (32).to_bytes(4, "little")
+        path.write_bytes(raw.replace(lengths[0] + key + value, lengths[1] + other + value[:4] + bytes(4)))
     if damage == "none":
         path.rename(path.with_suffix(".bin"))
     if damage == "two":

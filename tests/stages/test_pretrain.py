@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save
 from toy_encoders import ONE, WORDS, make_sentinel_rows, texts, tree
 from transformers import T5ForConditionalGeneration
 
@@ -142,9 +143,11 @@ def test_a_damaged_checkpoint_is_named(tokens: Artifact, tmp_path: Path) -> None
     for _ in range(3):
         first.advance()
     [checkpoint] = (tmp_path / "out").glob("*.safetensors")
-    checkpoint.write_bytes(checkpoint.read_bytes()[:-100])
-    with pytest.raises(Failed, match=r"checkpoint.* cannot be gone on from.*Delete it"):
-        trainer(tokens, tmp_path / "out").restore()
+    whole = checkpoint.read_bytes()
+    for damaged in (whole[:-100], b"version https://git-lfs", save({"a": torch.ones(1)})):
+        checkpoint.write_bytes(damaged)
+        with pytest.raises(Failed, match=r"checkpoint.* cannot be gone on from.*Delete it"):
+            trainer(tokens, tmp_path / "out").restore()
 
 
 def test_killed_while_it_saves_the_folder(
