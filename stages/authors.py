@@ -18,6 +18,7 @@ from torch import Tensor
 
 from elf.cache.files import temporary_beside, writing
 from elf.pipeline.errors import Failed
+from elf.stages.mistaken import mistaken
 from elf.stages.model.naming import from_authors, to_authors
 
 RAW, EMA, STEP = "params", "ema_params1", "step"
@@ -78,6 +79,8 @@ def read_file(path: Path) -> Foreign:
 
 def _load(path: Path) -> Any:
     """What was given to torch.save; it writes checksums, but torch.load reads past them."""
+    if fault := mistaken(path):
+        raise Failed(f"{path} is no checkpoint: {fault}.")
     try:
         broken = zipfile.ZipFile(path).testzip() if zipfile.is_zipfile(path) else None
         if broken is None:

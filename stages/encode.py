@@ -67,6 +67,7 @@ def run(section: Encode, context: StageContext) -> Mapping[str, JSON]:
     probe = check_tokens(rows, job.encoder)
     views = choose_views(section.views, pairs=rows.vocabulary.max_source is not None)
     _encode(job, views, context)
+    refuse_constant(job, seen_in_training({name: read_moments(job, name) for name in views}))
     made: dict[ViewName, dict[int, ShardRecord]] = {
         name: finalise(job.out / name, view_of(job, name)[1]) for name in views
     }
@@ -107,6 +108,19 @@ def check_tokens(rows: TokenRows, info: EncoderInfo) -> str:
                     f"{other[:8]}… for the encoder in {info.folder}. Leave tokenize.tokenizer out to take its own."
                 )
     return f"sha256:{hashlib.sha256(json.dumps(ours).encode()).hexdigest()}"
+
+
+def refuse_constant(job: EncodeJob, moments: Moments) -> None:
+    """Raises Failed where every stored number is the same, so that no state tells its token."""
+    if counted(moments).std:
+        return
+    info = job.encoder
+    raise Failed(
+        f"Hidden layer {info.layer} of the encoder in {info.folder} is {moments.low + 0.0:g} everywhere once stored as "
+        f"{job.dtype}: the encoder gives the same state for every token, and nothing can be learnt from it. Look at "
+        "its weights (a final norm or an embedding table of zeros, a file of another model); for numbers too small for "
+        "the dtype, set encode.dtype to float32."
+    )
 
 
 def _probe(folder: Path) -> list[list[int]]:

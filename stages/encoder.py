@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from elf.pipeline.errors import Failed, Misconfigured
-from elf.stages.encoder_files import CONFIG, WHOLE, digest_encoder, read_config, read_weights, stored_dtype
+from elf.stages.encoder_files import CONFIG, digest_encoder, read_config, read_weights, stored_dtype
 from elf.stages.fast_t5 import FastT5, T5Shape
 from elf.stages.model.masks import additive
+from elf.stages.weight_files import WHOLE, read_headers, refuse_other_numbers, spellings
 
 Hidden: TypeAlias = Callable[[Tensor, Tensor | None], Iterator[Tensor]]
 
@@ -63,7 +64,8 @@ class Numbers(NamedTuple):
 class Family:
     """How models of a type are read.
 
-    ``numbers`` takes ``config.json`` and may raise KeyError, TypeError or ValueError; ``load`` gives the hidden states
+    ``numbers`` takes ``config.json`` and may raise KeyError, OverflowError, TypeError or
+    ValueError; ``load`` gives the hidden states
     0 … ``info.layer`` of token ids (B, L) under an additive mask. ``kind`` names what computes them in messages.
     """
 
@@ -129,7 +131,7 @@ def describe_encoder(folder: Path, *, layer: int | None, compute: str) -> Encode
     family = FAMILIES[model_type]
     try:
         width, layers, vocabulary, longest = family.numbers(config)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, OverflowError, TypeError, ValueError) as error:
         raise Failed(
             f"{folder / CONFIG} does not describe a {model_type} encoder: {error}. {WHOLE}"
         ) from error
@@ -219,6 +221,8 @@ def _load_bert(info: EncoderInfo, device: torch.device, dtype: torch.dtype) -> H
     _refuse_incomplete(info, missing + [str(each) for each in report["mismatched_keys"]])
     if isinstance(getattr(model, "pooler", None), nn.Module):
         model.pooler = None
+    read = spellings((name for name, _ in model.named_parameters()), model.base_model_prefix)
+    refuse_other_numbers(read_headers(info.folder), read)
     network = model.requires_grad_(requires_grad=False).to(device, dtype).eval()
 
     def hidden(ids_BL: Tensor, mask_B1QK: Tensor | None) -> Iterator[Tensor]:

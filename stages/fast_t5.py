@@ -44,12 +44,13 @@ class T5Shape:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "T5Shape":
-        """Raises KeyError or ValueError where a number is missing or the activation unknown."""
+        """Raises KeyError, OverflowError, TypeError or ValueError for a number that is missing or that
+        no network has, and for an unknown activation."""
         gate, _, name = str(config.get("feed_forward_proj", "relu")).rpartition("-")
         activation = "gelu_new" if (gate, name) == ("gated", "gelu") else name
         if gate not in ("", "gated") or activation not in ACTIVATIONS:
             raise ValueError(f"feed_forward_proj {config['feed_forward_proj']!r} is not known")
-        return cls(
+        shape = cls(
             vocabulary=int(config["vocab_size"]),
             width=int(config["d_model"]),
             head_width=int(config["d_kv"]),
@@ -63,6 +64,25 @@ class T5Shape:
             max_distance=int(config.get("relative_attention_max_distance", 128)),
             eps=float(config.get("layer_norm_epsilon", 1e-6)),
         )
+        if shape.layers < 0:
+            raise ValueError(f"num_layers is {shape.layers}, and must be 0 or more")
+        shape.check_positions()
+        return shape
+
+    def check_positions(self) -> None:
+        """Raises ValueError where the buckets of relative positions are too few, or their distances too short."""
+        exact = self.buckets // 2 // 2
+        if exact < 1:
+            raise ValueError(
+                f"relative_attention_num_buckets is {self.buckets}, and half of those for keys before a query are for "
+                "single distances, so there must be 4 or more (32 in every published T5)"
+            )
+        if self.max_distance <= exact:
+            raise ValueError(
+                f"relative_attention_max_distance is {self.max_distance}, but of {self.buckets} buckets the first "
+                f"{exact} are for single distances and the others for farther ones, so it must be more than {exact} "
+                "(128 in every published T5)"
+            )
 
     def weights(self, layers: int) -> dict[str, tuple[int, ...]]:
         """Names, as transformers gives them, and shapes of the weights that the first ``layers`` blocks need."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from elf.pipeline.errors import Failed
 from elf.pipeline.progress import Progress
+from elf.stages.mistaken import mistaken
 
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _TEXT, _LIST = 8, 9
@@ -92,11 +93,13 @@ def unpack_gguf(source: Path, target: Path, progress: Progress) -> None:
             f"`unpack: gguf` wants one .gguf file and found {names}; name the one after # in the URI."
         )
     path = found[0]
+    if fault := mistaken(path):
+        raise Failed(f"{path.name} is no GGUF file: {fault}.")
     try:
         header = read_header(path)
         progress.note(f"unpacking {len(header.tensors)} tensors of {path.name}")
         _write(path, header, target)
-    except (struct.error, KeyError, ValueError, IndexError, UnicodeDecodeError) as error:
+    except (struct.error, ArithmeticError, IndexError, KeyError, TypeError, ValueError) as error:
         raise Failed(
             f"{path.name} cannot be unpacked ({type(error).__name__}: {error}): it is damaged or not a GGUF file of "
             "a llama model. Fetch it again, or name a model in safetensors."
@@ -129,9 +132,9 @@ def read_tensor(path: Path, tensor: Tensor) -> np.ndarray:
     kind = GGMLQuantizationType(tensor.kind)
     block, size = GGML_QUANT_SIZES[kind]
     count = prod(tensor.shape) // block * size
-    raw = np.fromfile(path, dtype=np.uint8, count=count, offset=tensor.offset)
-    if raw.size != count:
+    if tensor.offset + count > path.stat().st_size:
         raise ValueError("the file ends inside a tensor")
+    raw = np.fromfile(path, dtype=np.uint8, count=count, offset=tensor.offset)
     rows = raw.reshape(*tensor.shape[:-1], -1)
     if kind in (GGMLQuantizationType.F32, GGMLQuantizationType.F16):
         rows = rows.view("<f4" if kind is GGMLQuantizationType.F32 else "<f2")

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.stages.protocol import Judged, Tokens, counted_tokens
 from elf.stages.textstats import unigram_entropy
+from elf.stages.weight_files import read_headers, refuse_other_numbers, spellings
 
 
 class Judge:
@@ -87,6 +88,7 @@ def load_judge(folder: Path, *, window: int, precision: str, device: str) -> Jud
 
     disable_progress_bar()
     try:
+        headers = read_headers(folder)
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         loader: Any = AutoModelForCausalLM
         model, loaded = loader.from_pretrained(
@@ -110,6 +112,11 @@ def load_judge(folder: Path, *, window: int, precision: str, device: str) -> Jud
             f"The judge in {folder} lacks weights, {absent[0]} among {len(absent)}: random numbers would stand in "
             "their place. Fetch the whole model."
         )
+    if (
+        getattr(model.config, "quantization_config", None) is None
+    ):  # else they are read as what they stand for
+        read = (name for name, _ in model.named_parameters())
+        refuse_other_numbers(headers, spellings(read, model.base_model_prefix))
     if not tokenizer("a")["input_ids"]:
         raise Failed(
             f"The judge's tokenizer in {folder} knows no letter: its vocabulary is missing. Fetch it whole."

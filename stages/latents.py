@@ -147,9 +147,15 @@ def moments_in(facts: Mapping[str, Any]) -> tuple[float, float]:
 def choose_scale(
     settings: LatentSettings | Scale, mean: float, std: float, *, whose: str = "the stored latents"
 ) -> Scale:
-    """The scale asked for, of states with this mean and deviation. Raises Failed if those are far from it."""
+    """The scale asked for, of states with this mean and deviation. Raises Failed if those are far from it,
+    and where the deviation is 0."""
     if isinstance(settings, Scale):
         return settings
+    if not std:
+        raise Failed(
+            f"The std of {whose} is 0 (their mean is {mean:.4g}): the encoder gave the same state for every token, and "
+            "there is nothing to learn or to divide by. Look at the encoder's weights, and encode again with another."
+        )
     if settings.std == "measured":
         return Scale(mean, std)
     if not 1 / FARTHEST <= std / settings.std <= FARTHEST or abs(mean - settings.mean) > settings.std:

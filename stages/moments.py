@@ -29,7 +29,9 @@ class Moments:
 
     @property
     def std(self) -> float:
-        """Population deviation."""
+        """Population deviation; exactly 0 where all numbers are equal."""
+        if self.low == self.high:
+            return 0.0
         return math.sqrt(max(self.squares / self.count - self.mean**2, 0.0))
 
     def plain(self) -> dict[str, int | float]:

@@ -28,6 +28,7 @@ from elf.cache.files import remove_strays, write_atomic
 from elf.cache.manifest import JSON
 from elf.pipeline.devices import note_devices
 from elf.pipeline.errors import Failed, Misconfigured
+from elf.pipeline.progress import Progress
 from elf.pipeline.stage import StageContext
 from elf.stages.config import Pretrain
 from elf.stages.devices import choose_device, describe_devices
@@ -69,6 +70,7 @@ def run(section: Pretrain, context: StageContext) -> Mapping[str, JSON]:
             loss = trainer.advance()
             bar.advance(1, loss=loss)
     facts = _facts(trainer)
+    _note_little(facts, section.steps, context.progress)
     _save(trainer, context.inputs["tokens"].path / "tokenizer", context.out)
     return facts
 
@@ -199,7 +201,7 @@ class Trainer:
             return
         try:
             self._load(path)
-        except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
+        except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise Failed(
                 f"The checkpoint {path} cannot be gone on from: {error}. Delete it to begin the pretraining again."
             ) from error
@@ -286,6 +288,16 @@ def _facts(trainer: Trainer) -> dict[str, JSON]:
         "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
         "vocabulary": trainer.corpus.vocabulary,
     }
+
+
+def _note_little(facts: Mapping[str, Any], steps: int, progress: Progress) -> None:
+    """Say so where training taught less than the frequencies of tokens tell; without a step that is no wonder."""
+    model, unigram = facts["heldout_nll"], facts["unigram_nll"]
+    if steps and facts["heldout_tokens"] and model >= unigram:
+        progress.note(
+            f"The encoder has learnt less than the frequencies of the tokens say: {model:.4g} nats a hidden token on "
+            f"the rows held out, where these alone give {unigram:.4g}. Raise pretrain.steps (now {steps:,})."
+        )
 
 
 def _mean(numbers: Sequence[float]) -> float | None:

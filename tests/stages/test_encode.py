@@ -225,6 +225,32 @@ def test_nan_stops_at_the_row_and_layer_where_it_comes_up(text: Case, tmp_path: 
     assert finished == list(range(first // 2))  # shards of two rows before it, none with it
 
 
+def flatten(weights: dict[str, torch.Tensor]) -> None:
+    weights["encoder.final_layer_norm.weight"] *= 0
+
+
+def shrink(weights: dict[str, torch.Tensor]) -> None:
+    weights["encoder.final_layer_norm.weight"] *= 1e-30
+
+
+def test_an_encoder_that_gives_one_state_for_all_is_refused(text: Case, paired: Case, tmp_path: Path) -> None:
+    for name, source in (("text", text), ("pairs", paired)):
+        case = poisoned(source, flatten, tmp_path / name)
+        for dtype in ("float16", "float32"):
+            with pytest.raises(
+                Failed, match=r"layer 2 of the encoder in .* is 0 .*same state for every token"
+            ):
+                encode.run(Encode(dtype=dtype), case.context(dtype))
+
+
+def test_states_that_hardly_differ_are_stored(text: Case, tmp_path: Path) -> None:
+    case = poisoned(text, shrink, tmp_path)
+    facts = run(case, Encode(dtype="float32"))
+    assert 0 < facts["std"] < 1e-29
+    with pytest.raises(Failed, match=r"is 0 everywhere once stored as float16.*encode\.dtype"):
+        run(case, Encode(dtype="float16"), out="half")
+
+
 def test_tokens_of_another_tokenizer_are_refused(text: Case, tmp_path: Path) -> None:
     other = make_case(tmp_path, make_t5(), ["w1 w2"])
     path = other.encoder.path / "data" / "tokenizer.json"

@@ -198,10 +198,80 @@ def test_folders_without_an_encoder_are_refused(tmp_path: Path) -> None:
         describe_encoder(tmp_path, layer=None, compute="float32")
     saved(tmp_path)
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
-    with pytest.raises(Failed, match=r"no \*\.safetensors"):
+    with pytest.raises(Failed, match=r"neither model\.safetensors nor"):
         describe_encoder(tmp_path, layer=None, compute="float32")
     (tmp_path / "model.safetensors").write_bytes(b"\x10")
     with pytest.raises(Failed, match="no safetensors file"):
+        describe_encoder(tmp_path, layer=None, compute="float32")
+
+
+@pytest.mark.parametrize("kind", ["t5", "bert"])
+def test_left_over_weights_beside_the_whole_file_change_nothing(kind: str, tmp_path: Path) -> None:
+    saved(tmp_path, kind)
+    before, digest = opened(tmp_path).states(ids(1, 5)), digest_encoder(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    others = {name: tensor * 2 for name, tensor in weights.items()}
+    save_file(others, tmp_path / "model-00001-of-00002.safetensors", {"format": "pt"})
+    assert torch.equal(opened(tmp_path).states(ids(1, 5)), before)
+    assert digest_encoder(tmp_path) == digest
+
+
+def rewrite(folder: Path, part: str, dtype: torch.dtype) -> None:
+    """Store the weights whose names end so as another dtype."""
+    weights = load_file(folder / "model.safetensors")
+    cast = {name: t.to(dtype) if name.endswith(part) else t for name, t in weights.items()}
+    save_file(cast, folder / "model.safetensors", {"format": "pt"})
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.float8_e4m3fn])
+@pytest.mark.parametrize(("kind", "part"), [("t5", "wo.weight"), ("bert", "query.weight")])
+def test_quantised_weights_are_refused(kind: str, part: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    saved(tmp_path, kind)
+    rewrite(tmp_path, part, dtype)
+    with pytest.raises(Failed, match=rf"model\.safetensors holds \S+{part} as [IF]\d+.*unquantised"):
+        opened(tmp_path)
+    rewrite(tmp_path, "", dtype)
+    with pytest.raises(Failed, match="unquantised"):
+        describe_encoder(tmp_path, layer=None, compute="float32")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["t5", "bert"])
+def test_weights_of_every_float_are_read(kind: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    model = saved(tmp_path, kind)
+    assert model.config.model_type == kind
+    wanted = opened(tmp_path).states(ids(1, 5))
+    rewrite(tmp_path, "", dtype)
+    torch.testing.assert_close(opened(tmp_path).states(ids(1, 5)), wanted, rtol=0.1, atol=0.1)
+
+
+def test_tables_of_integers_that_no_layer_reads_do_not_matter(tmp_path: Path) -> None:
+    """As published BERTs hold one, their position ids."""
+    saved(tmp_path, "bert")
+    weights = load_file(tmp_path / "model.safetensors")
+    weights = {f"bert.{name}": tensor for name, tensor in weights.items()}
+    weights["bert.embeddings.position_ids"] = torch.arange(66)[None]
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    assert torch.isfinite(opened(tmp_path).states(ids(1, 5))).all()
+    rewrite(tmp_path, "query.weight", torch.int8)
+    with pytest.raises(Failed, match=r"holds bert\.\S+query\.weight as I8"):
+        opened(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"relative_attention_max_distance": 0}, r"max_distance is 0, .* more than 8"),
+        ({"relative_attention_num_buckets": 2}, r"num_buckets is 2, .* 4 or more"),
+        ({"num_layers": -1}, "num_layers is -1, and must be 0 or more"),
+        ({"d_model": float("inf")}, "cannot convert float infinity"),
+    ],
+)
+def test_numbers_that_no_t5_has_are_refused(change: dict[str, float], said: str, tmp_path: Path) -> None:
+    saved(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | change))
+    with pytest.raises(Failed, match=rf"config\.json does not describe a t5 encoder: .*{said}"):
         describe_encoder(tmp_path, layer=None, compute="float32")
 
 

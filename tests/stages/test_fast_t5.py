@@ -122,6 +122,20 @@ def test_unknown_feed_forwards_are_refused() -> None:
             T5Shape.of(config | {"feed_forward_proj": wrong})
 
 
+@pytest.mark.parametrize(("buckets", "distance"), [(0, 128), (3, 128), (-8, 128), (32, 0), (32, 8), (32, -1)])
+def test_positions_that_no_bucket_can_hold_are_refused(buckets: int, distance: int) -> None:
+    numbers = {"relative_attention_num_buckets": buckets, "relative_attention_max_distance": distance}
+    with pytest.raises(ValueError, match="relative_attention_"):
+        T5Shape.of(make_t5().config.to_dict() | numbers)
+
+
+@pytest.mark.parametrize(("buckets", "distance"), [(4, 2), (5, 2), (32, 9)])
+def test_the_fewest_buckets_and_the_shortest_distance_equal_transformers(buckets: int, distance: int) -> None:
+    numbers = {"relative_attention_num_buckets": buckets, "relative_attention_max_distance": distance}
+    T5Shape.of(make_t5().config.to_dict() | numbers)
+    test_buckets_equal_transformers(buckets, distance)
+
+
 def test_the_bias_is_made_once_and_fits_every_shorter_length() -> None:
     fast = fast_t5(reference("relu"))
     long = fast.bias(50)

@@ -131,7 +131,9 @@ def test_tensors_are_dequantised(tmp_path: Path) -> None:
         assert np.array_equal(read_tensor(path, header.tensors[tensor.name]), expected)
 
 
-@pytest.mark.parametrize("damage", ["cut", "short", "magic", "architecture", "splitter", "none", "two"])
+@pytest.mark.parametrize(
+    "damage", ["cut", "short", "magic", "architecture", "splitter", "none", "two", "pointer", "long", "step"]
+)
 def test_what_cannot_be_unpacked_is_named(tmp_path: Path, damage: str) -> None:
     path = make_gguf(
         tmp_path / "raw" / "tiny.gguf",
@@ -143,12 +145,25 @@ def test_what_cannot_be_unpacked_is_named(tmp_path: Path, damage: str) -> None:
         path.write_bytes(raw[: len(raw) // 2] if damage == "cut" else raw[:100])
     if damage == "magic":
         path.write_bytes(b"GGML" + raw[4:])
+    if damage == "pointer":
+        path.write_text("version https://git-lfs.github.com/spec/v1\n")
+    if damage == "long":  # a tensor of more bytes than any memory has
+        path.write_bytes(
+            raw.replace(HIDDEN.to_bytes(8, "little") * 2, HIDDEN.to_bytes(8, "little") + b"\0" * 7 + b"\x10")
+        )
+    if damage == "step":  # an alignment of 0
+        key, other = b"llama.context_length", b"general.alignment"
+        lengths = [len(name).to_bytes(8, "little") for name in (key, other)]
+        value = (4).to_bytes(4, "little") + (32).to_bytes(4, "little")
+        path.write_bytes(raw.replace(lengths[0] + key + value, lengths[1] + other + value[:4] + bytes(4)))
     if damage == "none":
         path.rename(path.with_suffix(".bin"))
     if damage == "two":
         path.with_name("other.gguf").write_bytes(raw)
-    said = {"none": "found none", "two": r"found other\.gguf, tiny\.gguf"}.get(
-        damage, r"tiny\.gguf cannot be unpacked"
-    )
+    said = {
+        "none": "found none",
+        "two": r"found other\.gguf, tiny\.gguf",
+        "pointer": "tiny\\.gguf is no GGUF file: .*`git lfs pull`",
+    }.get(damage, r"tiny\.gguf cannot be unpacked")
     with pytest.raises(Failed, match=said):
         unpack(tmp_path / "raw", tmp_path / "plain")

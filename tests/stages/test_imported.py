@@ -201,7 +201,7 @@ def test_damage_anywhere_is_refused_in_one_paragraph(tmp_path: Path) -> None:
         *(whole[:at] + b"\xff" + whole[at + 1 :] for at in range(64, 1600, 97)),
     ):
         path.write_bytes(damaged)
-        with pytest.raises(Failed, match=r"is damaged|read safely"):
+        with pytest.raises(Failed, match=r"is damaged|read safely|it is empty"):
             read_file(path)
 
 
@@ -212,8 +212,15 @@ def test_a_file_without_checksums_breaks_as_politely(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for part in range(10):
         path.write_bytes(whole[: len(whole) * part // 10])
-        with pytest.raises(Failed, match="read safely"):
+        with pytest.raises(Failed, match=r"read safely|it is empty"):
             read_file(path)
+
+
+def test_what_was_never_fetched_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "asset.pt"
+    path.write_text("version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(Failed, match=r"asset\.pt is no checkpoint: it is a git-LFS pointer.*`git lfs pull`"):
+        read_file(path)
 
 
 def test_one_file_is_wanted(tmp_path: Path) -> None:

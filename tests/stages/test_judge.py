@@ -116,6 +116,10 @@ def _cut(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:5000])
 
 
+def _pointer(folder: Path) -> None:
+    (folder / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n")
+
+
 def _without_tokenizer(folder: Path) -> None:
     for path in folder.glob("tokenizer*"):
         path.unlink()
@@ -125,7 +129,8 @@ def _without_tokenizer(folder: Path) -> None:
     ("damage", "said"),
     [
         (_without_a_tensor, r"lacks weights, transformer\.h\.0\.attn\.c_proj\.weight among 1"),
-        (_cut, "cannot be loaded"),
+        (_cut, r"cannot be loaded.*model\.safetensors is damaged: by its header"),
+        (_pointer, r"cannot be loaded.*model\.safetensors is no safetensors file: .*`git lfs pull`"),
         (_without_tokenizer, "vocabulary is missing|cannot be loaded"),
     ],
 )
@@ -136,6 +141,19 @@ def test_a_judge_that_is_not_whole_gives_no_number(
     damage(folder)
     with pytest.raises(Failed, match=said):
         load_judge(folder, window=16, precision="float32", device="cpu")
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
+def test_a_judge_of_quantised_weights_gives_no_number(tmp_path: Path, dtype: torch.dtype) -> None:
+    folder = make_judge(tmp_path / "judge")
+    name = "transformer.h.0.attn.c_proj.weight"
+    for stored in (name, name.removeprefix("transformer.")):
+        tensors = load_file(folder / "model.safetensors")
+        tensors = {stored if each == name else each: tensor for each, tensor in tensors.items()}
+        tensors[stored] = tensors[stored].to(dtype)
+        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+        with pytest.raises(Failed, match=rf"holds {stored} as [IF]8.*unquantised"):
+            load_judge(folder, window=16, precision="float32", device="cpu")
 
 
 def test_a_tokenizer_of_another_judge_is_refused(tmp_path: Path) -> None:

@@ -135,6 +135,20 @@ def test_a_scale_far_from_the_stores_is_refused(tmp_path: Path, settings: Latent
         opened(Corpus.make(tmp_path), settings)
 
 
+@pytest.mark.parametrize("settings", [MEASURED, Latents(std=0.2)])
+def test_a_store_of_one_state_is_refused(tmp_path: Path, settings: Latents) -> None:
+    inputs = Corpus.make(tmp_path).inputs
+    latents = changed(inputs["latents"], {"mean": 0.5, "std": 0.0})
+    with pytest.raises(Failed, match=r"std of the stored latents is 0 \(their mean is 0\.5\)"):
+        opened(Corpus({**inputs, "latents": latents}), settings)
+
+
+def test_a_deviation_that_is_tiny_is_measured_all_the_same(tmp_path: Path) -> None:
+    inputs = Corpus.make(tmp_path).inputs
+    latents = changed(inputs["latents"], {"mean": 0.5, "std": 1e-30})
+    assert opened(Corpus({**inputs, "latents": latents})).scale == Scale(0.5, 1e-30)
+
+
 def test_a_scale_near_the_stores_is_a_choice(tmp_path: Path) -> None:
     assert opened(Corpus.make(tmp_path), Latents(mean=0.1, std=3.0)).scale == Scale(0.1, 3.0)
 

@@ -32,6 +32,11 @@ def test_json_keeps_every_bit(values: np.ndarray) -> None:
     assert Moments(**json.loads(json.dumps(moments.plain()))) == moments
 
 
+@given(st.floats(-1e4, 1e4), st.integers(1, 60))
+def test_equal_numbers_deviate_by_nothing(value: float, count: int) -> None:
+    assert combine([moments_of(np.full(count, value)), moments_of(np.full(3, value))]).std == 0
+
+
 def test_parts_without_numbers_do_not_count() -> None:
     nothing = moments_of(np.zeros((0, 4)))
     assert nothing.count == 0

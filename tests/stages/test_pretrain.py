@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save
 from toy_encoders import ONE, WORDS, make_sentinel_rows, texts, tree
 from transformers import T5ForConditionalGeneration
 
@@ -142,9 +143,11 @@ def test_a_damaged_checkpoint_is_named(tokens: Artifact, tmp_path: Path) -> None
     for _ in range(3):
         first.advance()
     [checkpoint] = (tmp_path / "out").glob("*.safetensors")
-    checkpoint.write_bytes(checkpoint.read_bytes()[:-100])
-    with pytest.raises(Failed, match=r"checkpoint.* cannot be gone on from.*Delete it"):
-        trainer(tokens, tmp_path / "out").restore()
+    whole = checkpoint.read_bytes()
+    for damaged in (whole[:-100], b"version https://git-lfs", save({"a": torch.ones(1)})):
+        checkpoint.write_bytes(damaged)
+        with pytest.raises(Failed, match=r"checkpoint.* cannot be gone on from.*Delete it"):
+            trainer(tokens, tmp_path / "out").restore()
 
 
 def test_killed_while_it_saves_the_folder(
@@ -157,6 +160,32 @@ def test_killed_while_it_saves_the_folder(
             run(tokens, tmp_path / "killed")
     assert run(tokens, tmp_path / "killed") == facts
     assert tree(tmp_path / "killed") == tree(tmp_path / "whole")
+
+
+def noted(
+    rows: Artifact, out: Path, section: Pretrain, capsys: pytest.CaptureFixture[str]
+) -> tuple[float, float, str]:
+    """The loss on the rows held out, that of the unigram, and what the run said."""
+    facts = run(rows, out, section)
+    told = capsys.readouterr()
+    return facts["heldout_nll"], facts["unigram_nll"], told.out + told.err
+
+
+def test_a_run_that_learnt_too_little_says_so(tokens: Artifact, tmp_path: Path, capsys: Any) -> None:
+    model, unigram, said = noted(tokens, tmp_path / "one", SMALL.model_copy(update={"steps": 1}), capsys)
+    assert model > unigram
+    assert f"learnt less than the frequencies of the tokens say: {model:.4g} nats" in said
+    assert f"{unigram:.4g}. Raise pretrain.steps (now 1)." in said
+    model, unigram, said = noted(tokens, tmp_path / "none", SMALL.model_copy(update={"steps": 0}), capsys)
+    assert model > unigram
+    assert "learnt less" not in said
+    count = len(WORDS)
+    documents = [" ".join(WORDS[(start + i) % count] for i in range(31)) for start in range(count)]
+    rows = make_sentinel_rows(tmp_path / "tokens", documents, length=16)
+    section = Pretrain(width=32, layers=1, heads=2, feed_forward=64, steps=150, batch=16, lr=2e-2)
+    model, unigram, said = noted(rows, tmp_path / "much", section, capsys)
+    assert model < unigram
+    assert "learnt less" not in said
 
 
 def test_the_seed_decides(tokens: Artifact, tmp_path: Path) -> None:
