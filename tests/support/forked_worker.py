@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from forking import Forking
 
+from elf.cache.files import remove_strays
 from elf.stages import distill, train, training, worker
 from elf.stages.feeding import Fed
 from elf.stages.model.draws import Draws
@@ -113,6 +114,7 @@ def serve() -> None:
         if child == 0:
             os.dup2(2, 1)
             path = Path(order["job"])
+            remove_strays(path.parent.parent)  # as the store does when a half-built folder is taken up again
             arm(path.parent.parent, order["kill"])
             os._exit(worker.main(path))
         _, status = os.waitpid(child, 0)
