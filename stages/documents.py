@@ -1,6 +1,7 @@
 """Documents out of a fetched corpus: one stream, in one order, whatever the files are.
 
 * ``text``: a document is a file, a paragraph or a line of it, as ``source.documents`` says; a file's id is its name.
+  Lines end at ``\\n``, ``\\r\\n`` or ``\\r``.
 * ``jsonl``: one record per line, strict JSON in UTF-8.
 * ``parquet``: one record per row, read row group by row group.
 

@@ -1,12 +1,28 @@
-"""Plain text as documents: the whole file, its paragraphs, or its lines."""
+"""Plain text as documents: the whole file, its paragraphs, or its lines.
 
+A line ends at ``\\n``, ``\\r\\n`` or ``\\r``, wherever the file was written, and nowhere else: U+0085, U+2028 and other
+characters that part lines elsewhere are characters like any other here.
+"""
+
+import re
 from collections.abc import Iterator
-from itertools import chain, groupby
+from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
 Unit = Literal["file", "paragraph", "line"]
 BOM = b"\xef\xbb\xbf"
+LINE_END = re.compile(rb"\r\n|\n|\r")
+
+
+def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Number, from 1, and bytes of each line of a file, its end included; a byte order mark is no part of the first."""
+    with path.open(
+        encoding="latin-1", newline=""
+    ) as stream:  # a character for each byte, whatever the bytes mean
+        for number, line in enumerate(stream, 1):
+            raw = line.encode("latin-1")
+            yield number, raw.removeprefix(BOM) if number == 1 else raw
 
 
 def divide(path: Path, unit: Unit) -> Iterator[tuple[int, bytes]]:
@@ -18,12 +34,10 @@ def divide(path: Path, unit: Unit) -> Iterator[tuple[int, bytes]]:
     if unit == "file":
         yield 1, path.read_bytes().removeprefix(BOM)
         return
-    with path.open("rb") as stream:
-        lines = enumerate(chain((stream.readline().removeprefix(BOM),), stream), 1)
-        if unit == "line":
-            yield from ((number, line.strip(b"\r\n")) for number, line in lines if line.strip())
-            return
-        for blank, group in groupby(lines, key=lambda each: not each[1].strip()):
-            if not blank:
-                number, first = next(group)
-                yield number, b"".join((first, *(line for _, line in group))).strip(b"\r\n")
+    if unit == "line":
+        yield from ((number, line.strip(b"\r\n")) for number, line in lines_of(path) if line.strip())
+        return
+    for blank, group in groupby(lines_of(path), key=lambda each: not each[1].strip()):
+        if not blank:
+            number, first = next(group)
+            yield number, b"".join((first, *(line for _, line in group))).strip(b"\r\n")

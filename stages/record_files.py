@@ -1,4 +1,7 @@
-"""Records out of one file, each judged by itself: plain text, JSON lines or Parquet."""
+"""Records out of one file, each judged by itself: plain text, JSON lines or Parquet.
+
+Lines end as ``elf.stages.plain_text`` has it. A compressed file is none of the three, whatever the settings call it.
+"""
 
 import json
 from collections.abc import Iterator
@@ -7,9 +10,17 @@ from typing import Any
 
 from elf.pipeline.errors import Failed
 from elf.stages.config import Source
-from elf.stages.plain_text import BOM, divide
+from elf.stages.plain_text import LINE_END, divide, lines_of
 
 _KINDS = {bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
+_PACKED = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "Zstandard",
+    b"\xfd7zXZ\x00": "xz",
+    b"BZh": "bzip2",
+    b"PK\x03\x04": "zip",
+}
+"""How compressed files begin."""
 
 
 class Unusable(Exception):
@@ -35,9 +46,21 @@ def read_records(
     ``name`` stands for the id of a text file, ``where`` for the file in messages. Raises Failed for a file that cannot
     be read at all.
     """
+    _refuse_packed(path, form, where)
     if form == "text":
         return _read_text(source, name, path)
     return _read_jsonl(path) if form == "jsonl" else _read_parquet(source, where, path)
+
+
+def _refuse_packed(path: Path, form: str, where: str) -> None:
+    with path.open("rb") as stream:
+        head = stream.read(10)
+    for mark, name in _PACKED.items():
+        if head.startswith(mark) and (mark != b"BZh" or head[4:] == b"1AY&SY"):
+            raise Failed(
+                f"{where} is compressed ({name}), and is to be read as {form}; compressed files are not. Bring it "
+                "unpacked."
+            )
 
 
 def _read_text(source: Source, name: str, path: Path) -> Iterator[tuple[int, Any]]:
@@ -46,7 +69,7 @@ def _read_text(source: Source, name: str, path: Path) -> Iterator[tuple[int, Any
         try:
             text = raw.decode()
         except UnicodeDecodeError as error:
-            line = place + raw.count(b"\n", 0, error.start)
+            line = place + len(LINE_END.findall(raw[: error.start]))
             within = "" if unit == "file" else f" of the {unit}"
             yield (
                 line,
@@ -58,11 +81,9 @@ def _read_text(source: Source, name: str, path: Path) -> Iterator[tuple[int, Any
 
 
 def _read_jsonl(path: Path) -> Iterator[tuple[int, Any]]:
-    with path.open("rb") as stream:
-        for place, line in enumerate(stream, 1):
-            raw = line.removeprefix(BOM) if place == 1 else line
-            if raw.strip():
-                yield place, _record(raw)
+    for place, raw in lines_of(path):
+        if raw.strip():
+            yield place, _record(raw)
 
 
 def _record(raw: bytes) -> Any:
@@ -71,7 +92,7 @@ def _record(raw: bytes) -> Any:
     except UnicodeDecodeError as error:
         return Unusable("not UTF-8", f" (byte {raw[error.start]:#04x} at offset {error.start} of the line)")
     except ValueError as error:
-        if not raw.endswith(b"\n"):
+        if not raw.endswith((b"\n", b"\r")):
             return Unusable("the last line is cut off", f": it has no line end and is not JSON ({error})")
         return Unusable("not JSON", f" ({error})")
     except RecursionError:

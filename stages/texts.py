@@ -7,6 +7,7 @@
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ SAMPLES = "samples.jsonl"
 SETTINGS = "settings.json"
 GLIMPSES = "samples"
 """Folder in the ``aux`` of a training run: texts sampled as it went, ``step_<n>.jsonl`` each time."""
+_LINE_END = re.compile(r"\r\n|\n|\r")
 _FIELDS = {"id", "seed", "text", "ids", "reference", "source"}
 
 
@@ -84,11 +86,12 @@ def read_texts(path: "Path") -> tuple[Text, ...]:
 
 def read_lines(path: "Path") -> list[str]:
     """The lines of a text file, what stands after the last line end too; a byte order mark is no part of the first.
+    They end at ``\\n``, ``\\r\\n`` or ``\\r``, and nowhere else.
 
     Raises Failed where it is not there, not to be read or not UTF-8.
     """
     try:
-        return path.read_bytes().decode("utf-8-sig").split("\n")
+        return _LINE_END.split(path.read_bytes().decode("utf-8-sig"))
     except FileNotFoundError:
         raise Failed(f"There is no {path}; give the file that holds the texts.") from None
     except OSError as error:

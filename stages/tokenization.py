@@ -80,6 +80,11 @@ def run(section: "TokenizeStep", context: StageContext) -> Mapping[str, JSON]:
     end_id = tokenizer.end_id(settings.end_token)
     documents = context.inputs["documents"]
     corpus = Corpus(documents.path / "data", section.data, describe_corpus(documents.manifest.config))
+    if tokenizer.pad_id is None:
+        context.progress.note(
+            f"the tokenizer {tokenizer.shown} has no pad_token: its end mark {settings.end_token!r} fills rows up, and "
+            "what comes after the first one counts as padding"
+        )
     for name in corpus.passed_over():
         context.progress.note(f"{corpus.shown}: {name} is not read, its suffix names no format")
     parts = context.out / "parts"

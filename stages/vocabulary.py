@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 
 from elf.cache.files import write_atomic
 from elf.pipeline.errors import Failed, Misconfigured
+from elf.stages.spelling import drops_silently, make_outspoken, refuse_unspelt
 
 if TYPE_CHECKING:
     from elf.stages.config import Tokenize
@@ -42,6 +43,8 @@ class TextTokenizer:
     unknown_id: int | None
     pad_id: int | None
     shown: str
+    unspelt_id: int | None = None
+    """What the backend gives for a character that it would drop without a word; no id of the tokenizer's."""
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids (int32) of each text, without marks at either end.
@@ -57,7 +60,10 @@ class TextTokenizer:
                 f"know, name one of its model.vocab as that in its {TOKENIZER_FILE} (model.unk_token, or model.unk_id "
                 "of a Unigram model), or choose another tokenizer."
             ) from error
-        return [self._plain(np.asarray(encoding.ids, dtype=np.int32)) for encoding in encodings]
+        found = [np.asarray(encoding.ids, dtype=np.int32) for encoding in encodings]
+        if self.unspelt_id is not None:
+            refuse_unspelt(self.backend, self.unspelt_id, texts, found, self.shown)
+        return [self._plain(ids) for ids in found]
 
     def probe(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text, and none of a text that ``encode`` refuses."""
@@ -124,6 +130,10 @@ def load_tokenizer(folder: Path, shown: str = "") -> TextTokenizer:
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
         backend = Tokenizer.from_file(str(path))
+        size = max(backend.get_vocab(with_added_tokens=True).values()) + 1
+        silent = drops_silently(plain["model"])
+        if silent:
+            backend = make_outspoken(plain, size)
     except FileNotFoundError as error:
         raise Failed(
             f"{folder} holds no {TOKENIZER_FILE}, so there is no tokenizer in it. {_FAST}"
@@ -144,7 +154,7 @@ def load_tokenizer(folder: Path, shown: str = "") -> TextTokenizer:
     model = plain["model"]
     unknown = model["unk_id"] if "unk_id" in model else vocabulary.get(model.get("unk_token") or "")
     pad = vocabulary.get(_pad_token(folder, shown) or "")
-    return TextTokenizer(backend, max(vocabulary.values()) + 1, specials, unknown, pad, shown)
+    return TextTokenizer(backend, size, specials, unknown, pad, shown, size if silent else None)
 
 
 def round_trip(tokenizer: TextTokenizer, text: str) -> str:

@@ -1,4 +1,7 @@
+import bz2
+import gzip
 import json
+import lzma
 from pathlib import Path
 from typing import Any
 
@@ -262,3 +265,46 @@ def test_a_bad_paragraph_is_skipped_alone(tmp_path: Path) -> None:
     with pytest.raises(Failed, match=r"a\.txt, line 4: not UTF-8 \(byte 0xe9 at offset 7 of the paragraph\)"):
         texts(tmp_path, documents="paragraph")
     assert texts(tmp_path, documents="paragraph", on_bad="skip") == ["one", "three"]
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"], ids=["Unix", "Windows", "old Mac"])
+def test_lines_end_alike_whoever_wrote_them(tmp_path: Path, end: bytes) -> None:
+    (tmp_path / "a.txt").write_bytes(end.join((b"one", "two\u2028 or\x85 so".encode(), b"", b"caf\xe9")))
+    with pytest.raises(Failed, match=r"a\.txt, line 4: not UTF-8 \(byte 0xe9 at offset 3 of the line\)"):
+        texts(tmp_path, documents="line")
+    with pytest.raises(Failed, match=r"a\.txt, line 4: not UTF-8"):
+        texts(tmp_path)
+    assert texts(tmp_path, documents="line", on_bad="skip") == ["one", "two\u2028 or\x85 so"]
+    (tmp_path / "a.txt").unlink()
+    records = [json.dumps({"text": text}, ensure_ascii=False).encode() for text in ("a\u2028b", "c\x85d")]
+    (tmp_path / "b.jsonl").write_bytes(end.join((*records, b'{"text": ')))
+    with pytest.raises(Failed, match=r"b\.jsonl, line 3: the last line is cut off"):
+        texts(tmp_path)
+    assert texts(tmp_path, on_bad="skip") == ["a\u2028b", "c\x85d"]
+
+
+@pytest.mark.parametrize("form", ["text", "jsonl", "parquet"])
+@pytest.mark.parametrize(
+    ("raw", "name"),
+    [
+        (gzip.compress(b"a text"), "gzip"),
+        (bz2.compress(b"a text"), "bzip2"),
+        (lzma.compress(b"a text"), "xz"),
+        (b"\x28\xb5\x2f\xfd\x04\x00\x11\x00\x00", "Zstandard"),
+        (b"PK\x03\x04\x14\x00", "zip"),
+    ],
+    ids=["gzip", "bzip2", "xz", "Zstandard", "zip"],
+)
+def test_a_compressed_file_is_refused_whatever_it_is_called(
+    tmp_path: Path, form: str, raw: bytes, name: str
+) -> None:
+    (tmp_path / "a.jsonl.packed").write_bytes(raw)
+    with pytest.raises(
+        Failed, match=rf"a\.jsonl\.packed is compressed \({name}\).* as {form}; compressed files are not"
+    ):
+        read(tmp_path, format=form, on_bad="skip")
+
+
+def test_a_text_about_compressed_files_is_none(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("BZh is how they begin")
+    assert texts(tmp_path) == ["BZh is how they begin"]

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from elf.pipeline.errors import Failed
-from elf.stages.texts import Text, read_texts, write_texts
+from elf.stages.texts import Text, read_lines, read_texts, write_texts
 
 
 def test_texts_come_back_in_order(tmp_path: Path):
@@ -44,10 +44,12 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, named: str):
     assert "twice" in named or "line 3" in str(failure.value)
 
 
-def test_marks_of_other_systems_are_no_part_of_a_text(tmp_path: Path):
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=["Unix", "Windows", "old Mac"])
+def test_marks_of_other_systems_are_no_part_of_a_text(tmp_path: Path, end: str):
     path = tmp_path / "samples.jsonl"
-    path.write_bytes(b'\xef\xbb\xbf{"id": 5, "text": "a"}\r\n{"id": 6, "text": "b"}\r\n')
-    assert [text.text for text in read_texts(path)] == ["a", "b"]
+    path.write_bytes(f'\ufeff{{"id": 5, "text": "a\u2028"}}{end}{{"id": 6, "text": "b\x85"}}{end}'.encode())
+    assert [text.text for text in read_texts(path)] == ["a\u2028", "b\x85"]
+    assert read_lines(path)[2:] == [""]
 
 
 def test_no_file_and_no_text_are_refused(tmp_path: Path):

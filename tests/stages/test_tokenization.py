@@ -197,6 +197,20 @@ def test_many_unknown_pieces_are_noted(
     assert (line in capsys.readouterr().err) == noted
 
 
+def test_what_fills_rows_up_is_said_where_the_tokenizer_names_nothing(
+    tmp_path: Path, tokenizer: Artifact, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "has no pad_token: its end mark '</s>' fills rows up"
+    files = {"a.jsonl": numbered(["the river"] * 9)}
+    build(tmp_path, tokenizer, files, length=8)
+    assert said not in capsys.readouterr().err
+    plain = (tokenizer.path / "data" / "tokenizer.json").read_text()
+    bare = make_corpus(tmp_path / "bare", {"tokenizer.json": plain})
+    build(tmp_path, bare, files, "padded", length=8)
+    assert f"the tokenizer /somewhere/bare {said}" in capsys.readouterr().err
+    assert TokenRows.open(tmp_path / "padded").vocabulary.pad_id == 1
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_document_that_the_tokenizer_cannot_read_is_named(tmp_path: Path, workers: int) -> None:
     model = {"type": "WordLevel", "unk_token": "[UNK]", "vocab": {"the": 0, "</s>": 1}}

@@ -28,6 +28,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "stages/packing.py",
         "stages/parts.py",
         "stages/rows.py",
+        "stages/spelling.py",
         "stages/subwords.py",
         "stages/tokenization.py",
         "stages/tokenizer.py",
