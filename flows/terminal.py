@@ -6,7 +6,7 @@ error as plain lines if not.
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -20,7 +20,7 @@ from elf.cache.manifest import short
 from elf.cache.store import Artifact
 from elf.flows.failing import heed_signals
 from elf.pipeline.plan import Plan, Planned
-from elf.pipeline.progress import Bar, LineProgress, figures
+from elf.pipeline.progress import Bar, LineProgress, fit
 from elf.pipeline.progress import Progress as StageProgress
 from elf.pipeline.runner import Outcome
 from elf.pipeline.wording import bytes_text, count_text, rows_of, seconds_text, size_of
@@ -52,16 +52,6 @@ class _LiveBar:
         self.shown |= shown
         text = fit(self.shown, max(FIGURES_WIDTH, self.display.console.width - OTHERS_WIDTH))
         self.display.update(self.task, advance=amount, figures=text)  # type: ignore[arg-type]  # TaskID is int
-
-
-def fit(shown: Mapping[str, float | str], room: int) -> str:
-    """As many of the figures as there is room for, the first ones; an ellipsis stands for the rest."""
-    pieces = [figures({name: value}) for name, value in shown.items()]
-    for count in range(len(pieces), 0, -1):
-        text = "  ".join(pieces[:count]) + (" …" if count < len(pieces) else "")
-        if len(text) <= room:
-            return text
-    return f"{pieces[0][: room - 1].rstrip()}…" if pieces else ""
 
 
 class LiveProgress:

@@ -1,8 +1,9 @@
 """How a stage tells people where it is; the stage knows nothing about terminals or servers."""
 
+import shutil
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, Protocol
@@ -41,6 +42,16 @@ def figures(shown: dict[str, float | str]) -> str:
     )
 
 
+def fit(shown: Mapping[str, float | str], room: int) -> str:
+    """As many of the figures as there is room for, the first ones; an ellipsis stands for the rest."""
+    pieces = [figures({name: value}) for name, value in shown.items()]
+    for count in range(len(pieces), 0, -1):
+        text = "  ".join(pieces[:count]) + (" …" if count < len(pieces) else "")
+        if len(text) <= room:
+            return text
+    return f"{pieces[0][: room - 1].rstrip()}…" if pieces and room > 1 else ""
+
+
 def pace_text(done: float, start: float, total: float | None, seconds: float) -> str:
     """``5.4/s  2 m 03 s left``: of work that went from ``start`` to ``done`` in so many seconds."""
     rate = (done - start) / max(seconds, 1e-9)
@@ -75,17 +86,22 @@ class _LineBar:
         self.said, self.fresh = time.monotonic(), False
         share = "" if self.total is None else f" of {_number(self.total)}"
         pace = pace_text(self.done, self.start, self.total, self.said - self.began)
-        extra = f"  {figures(self.shown)}" if self.shown else ""
-        text = f"{self.label}: {_number(self.done)}{share} {self.unit}".rstrip()
-        self.owner.write(f"{text}  {pace}{extra}")
+        text = f"{self.label}: {_number(self.done)}{share} {self.unit}".rstrip() + f"  {pace}  "
+        self.owner.write(f"{text}{fit(self.shown, self.owner.width - len(text))}".rstrip())
 
 
 class LineProgress:
-    """Plain lines for pipes and log files: a line per bar at most every ``every`` seconds."""
+    """Plain lines for pipes and log files: a line per bar at most every ``every`` seconds.
 
-    def __init__(self, stream: IO[str] | None = None, *, every: float = 10.0) -> None:
+    A bar's line has as many of its figures as fit into ``width`` columns, of which there are 80 or what COLUMNS says.
+    """
+
+    def __init__(
+        self, stream: IO[str] | None = None, *, every: float = 10.0, width: int | None = None
+    ) -> None:
         self.stream = stream if stream is not None else sys.stderr
         self.every = every
+        self.width = shutil.get_terminal_size().columns if width is None else width
 
     def write(self, line: str) -> None:
         print(line, file=self.stream, flush=True)

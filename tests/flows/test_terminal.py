@@ -9,7 +9,7 @@ import toy_stages
 from rich.console import Console
 
 from elf.cache.store import Store
-from elf.flows.terminal import LiveProgress, Narrator, fit, make_progress
+from elf.flows.terminal import LiveProgress, Narrator, make_progress
 from elf.pipeline.plan import Plan, Step
 from elf.pipeline.progress import LineProgress
 from elf.pipeline.runner import materialise
@@ -71,15 +71,6 @@ def test_bars_show_count_unit_and_figures_within_80_columns() -> None:
     assert "…" in shown
     assert max(map(len, drawn_lines(shown))) <= 80
     assert not progress.display.tasks
-
-
-def test_a_wide_terminal_shows_more_figures_and_none_is_cut_in_two() -> None:
-    shown = {"loss": 3.214, "tok/s": "18,123", "mfu": "31 %", "l2": 1.25, "ce": 4.5, "lr": 0.002}
-    assert fit(shown, 26) == "loss 3.214  tok/s 18,123 …"
-    assert fit(shown, 36) == "loss 3.214  tok/s 18,123  mfu 31 % …"
-    assert fit(shown, 66) == "loss 3.214  tok/s 18,123  mfu 31 %  l2 1.25  ce 4.5  lr 0.002"
-    assert fit({"a rather long name": "of a thing"}, 12) == "a rather lo…"
-    assert fit({}, 26) == ""
 
 
 def test_notes_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
