@@ -30,6 +30,7 @@ from elf.pipeline.devices import note_devices
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.progress import Progress
 from elf.pipeline.stage import StageContext
+from elf.pipeline.wording import count_of
 from elf.stages.config import Pretrain
 from elf.stages.devices import choose_device, describe_devices
 from elf.stages.memory import keep_freed_memory, set_threads
@@ -295,8 +296,9 @@ def _note_little(facts: Mapping[str, Any], steps: int, progress: Progress) -> No
     model, unigram = facts["heldout_nll"], facts["unigram_nll"]
     if steps and facts["heldout_tokens"] and model >= unigram:
         progress.note(
-            f"The encoder has learnt less than the frequencies of the tokens say: {model:.4g} nats a hidden token on "
-            f"the rows held out, where these alone give {unigram:.4g}. Raise pretrain.steps (now {steps:,})."
+            f"After {count_of(steps, 'step')} the encoder guesses hidden tokens worse than their frequencies alone "
+            f"would ({model:.4g} nats a token on the rows held out, against {unigram:.4g}): enough to see that "
+            "everything runs; for good texts raise pretrain.steps."
         )
 
 

@@ -174,18 +174,19 @@ def noted(
 def test_a_run_that_learnt_too_little_says_so(tokens: Artifact, tmp_path: Path, capsys: Any) -> None:
     model, unigram, said = noted(tokens, tmp_path / "one", SMALL.model_copy(update={"steps": 1}), capsys)
     assert model > unigram
-    assert f"learnt less than the frequencies of the tokens say: {model:.4g} nats" in said
-    assert f"{unigram:.4g}. Raise pretrain.steps (now 1)." in said
+    assert "After 1 step the encoder guesses hidden tokens worse than their frequencies alone would" in said
+    assert f"({model:.4g} nats a token on the rows held out, against {unigram:.4g})" in said
+    assert "enough to see that everything runs; for good texts raise pretrain.steps." in said
     model, unigram, said = noted(tokens, tmp_path / "none", SMALL.model_copy(update={"steps": 0}), capsys)
     assert model > unigram
-    assert "learnt less" not in said
+    assert "guesses hidden tokens" not in said
     count = len(WORDS)
     documents = [" ".join(WORDS[(start + i) % count] for i in range(31)) for start in range(count)]
     rows = make_sentinel_rows(tmp_path / "tokens", documents, length=16)
     section = Pretrain(width=32, layers=1, heads=2, feed_forward=64, steps=150, batch=16, lr=2e-2)
     model, unigram, said = noted(rows, tmp_path / "much", section, capsys)
     assert model < unigram
-    assert "learnt less" not in said
+    assert "guesses hidden tokens" not in said
 
 
 def test_the_seed_decides(tokens: Artifact, tmp_path: Path) -> None:
