@@ -25,9 +25,9 @@ from elf.flows.request import open_store
 from elf.flows.terminal import make_console
 from elf.pipeline.errors import Misconfigured
 from elf.pipeline.wording import bytes_text, seconds_text
+from elf.stages.disk import disk_speed
 
 Verdict = Literal["good", "note", "bad"]
-SPEED_BYTES = 64 * 10**6
 LEAST_FREE = 5 * 10**9
 PINS = "constraints.txt"
 REINSTALL = "`make clean quickstart` installs it."
@@ -137,14 +137,13 @@ def look_at_remote() -> Iterator[Finding]:
 
 
 def look_at_disk(store: Store) -> Iterator[Finding]:
-    """Room for the store and how fast it takes and gives bytes."""
+    """Room for the store, and the speed of its disk that plans rest on, measured now where it was not before."""
     probe = store.root / ".doctor.tmp"
     made = not store.root.exists()
     try:
         store.root.mkdir(parents=True, exist_ok=True)
-        began = time.monotonic()
-        write_atomic(probe, os.urandom(1 << 20) * (SPEED_BYTES >> 20))
-        speed = SPEED_BYTES / (time.monotonic() - began)
+        write_atomic(probe, b"")
+        speed = disk_speed(store.root)
     except (OSError, CacheError) as error:
         yield Finding(
             "store",
@@ -159,7 +158,12 @@ def look_at_disk(store: Store) -> Iterator[Finding]:
             if made and not any(store.root.iterdir()):
                 store.root.rmdir()
     free = free_bytes(store.root)
-    words = f"{store.root}: {bytes_text(free)} free, written at {bytes_text(speed)}/s"
+    words = f"{store.root}: {bytes_text(free)} free"
+    if speed is not None:
+        words += (
+            f"; {speed} (through to the disk, and from it with nothing in memory; measured {speed.measured}, "
+            "`elf plan CONFIG --probe` measures anew)"
+        )
     if free < LEAST_FREE:
         yield Finding(
             "store", "bad", words, "The quickstart wants 2 GB, real runs far more: `elf plan` says how much."

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 from elf.cache.errors import CacheError
 from elf.cache.files import make_folder, write_atomic
 from elf.pipeline.stage import Compute
+from elf.pipeline.wording import bytes_text
 
 Ladder: TypeAlias = Mapping[int, float]
 """Operations a second in products of (positions × width) with (width × width), by width."""
@@ -59,6 +60,9 @@ class DiskSpeed:
     write: float
     read: float
     measured: str
+
+    def __str__(self) -> str:
+        return f"writes {bytes_text(self.write)}/s, reads {bytes_text(self.read)}/s"
 
 
 class Work(NamedTuple):

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from elf.cache.store import Store
 from elf.flows.doctor import Finding, look_at_disk, look_at_pins, print_finding
+from elf.stages.disk import known_disk
 
 Elf = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -54,6 +55,17 @@ def test_looking_at_the_disk_leaves_nothing_behind(tmp_path: Path) -> None:
     (finding,) = look_at_disk(Store(tmp_path / "store"))
     assert finding.verdict in ("good", "bad")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_speed_of_the_disk_is_that_of_plans(tmp_path: Path) -> None:
+    known = known_disk(tmp_path)
+    assert known is not None
+    (finding,) = look_at_disk(Store(tmp_path / "store"))
+    assert (
+        f"free; {known} (through to the disk, and from it with nothing in memory; measured " in finding.words
+    )
+    assert "writes 500 MB/s, reads 1.00 GB/s" in finding.words
+    assert known_disk(tmp_path) == known
 
 
 def test_installed_packages_are_the_pinned_ones() -> None:
