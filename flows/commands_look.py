@@ -14,7 +14,7 @@ from elf.flows.plan_printing import print_wrapped
 from elf.flows.remotes import elsewhere
 from elf.flows.request import RUNS, load_request
 from elf.flows.run_states import state_of
-from elf.flows.score_table import read_scores, score_notes, score_table
+from elf.flows.score_table import print_scores, read_scores
 from elf.flows.terminal import make_console
 from elf.pipeline.explain import Explainer, Explanation
 from elf.pipeline.forecast import read_forecast
@@ -100,13 +100,11 @@ def show_run(name: str, *, as_json: bool) -> None:
         out.print(f"{broken}: its artifact is gone or damaged; `elf run` builds it again.", style="yellow")
     rows = read_scores(dict(steps))
     if rows:
-        out.print(score_table(rows))
-        for note in score_notes(rows):
-            out.print(note, style="dim", highlight=False)
+        print_scores(out, rows)
         out.print()
     for step, artifact in steps:
         if (pace := read_pace(artifact.path / "aux")) is not None:
-            out.print(f"{step}: {pace}.", highlight=False)
+            print_wrapped(out, f"{step}: {pace}.")
     standing = state_of(record)
     hosts = sorted({artifact.manifest.provenance.host for _, artifact in steps})
     total = sum(artifact.manifest.provenance.seconds for _, artifact in steps)

@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from elf.flows.failing import complain
+from elf.flows.plan_printing import print_wrapped
 from elf.flows.pricing import price
 from elf.flows.remotes import elsewhere
 from elf.flows.request import RUNS, load_request
@@ -15,6 +16,7 @@ from elf.pipeline.plan import Plan
 from elf.pipeline.runner import Outcome, materialise, needed
 from elf.pipeline.runs import PAGE, Naming, RunFolder
 from elf.pipeline.wording import count_of, seconds_text
+from elf.stages.load import busy_text
 from elf.stages.tracking import refuse_missing
 
 
@@ -43,6 +45,9 @@ def run_experiment(
     request = price(request, steps, forced=request.plan.select_all(force), remote=remote, warn=complain)
     if told := expected(request.plan):
         out.print(f"{told} on this machine (`elf plan` says what of).", style="dim", highlight=False)
+        trains = request.trains(steps)
+        if busy := busy_text(request.experiment.compute.train if trains else None):
+            print_wrapped(out, busy, "yellow")
     if request.source is not None and request.trains(steps):
         out.print(str(request.source), style="dim", markup=False, highlight=False)
     with request.store.using(request.plan.places()):
@@ -89,12 +94,10 @@ def _summarise(outcomes: Mapping[str, Outcome], folder: Path, seconds: float, ou
 
 
 def _print_scores(outcomes: Mapping[str, Outcome], out: Console) -> None:
-    from elf.flows.score_table import read_scores, score_notes, score_table
+    from elf.flows.score_table import print_scores, read_scores
 
     rows = read_scores({step: outcome.artifact for step, outcome in outcomes.items()})
     if not rows:
         return
-    out.print(score_table(rows))
-    for note in score_notes(rows):
-        out.print(note, style="dim", highlight=False)
+    print_scores(out, rows)
     out.print()

@@ -10,8 +10,9 @@ from typing import Any
 from rich.console import Console
 
 from elf.cache.store import Store
+from elf.flows.plan_printing import print_wrapped
 from elf.flows.request import open_store, shipped_folder
-from elf.flows.score_table import ScoreRow, score_notes, score_table
+from elf.flows.score_table import ScoreRow, print_scores
 from elf.flows.terminal import Narrator, make_console, make_progress
 from elf.pipeline.config import load_experiment
 from elf.pipeline.errors import Misconfigured
@@ -96,7 +97,5 @@ def _judge(
 
 def _print(out: Console, name: str, result: dict[str, Any]) -> None:
     row = ScoreRow(name, result)
-    out.print(score_table([row]))
-    for note in score_notes([row]):
-        out.print(note, style="dim", highlight=False)
-    out.print(ROUND_TRIP, style="dim", highlight=False)
+    print_scores(out, [row])
+    print_wrapped(out, ROUND_TRIP, "dim")

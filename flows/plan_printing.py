@@ -10,6 +10,7 @@ from rich.table import Table
 from elf.cache.manifest import short
 from elf.flows.priced import Priced, Row
 from elf.pipeline.wording import about, about_seconds, amount_text, bytes_text
+from elf.stages.load import busy_text
 from elf.stages.machine import Machine
 
 WIDTH = 80
@@ -19,23 +20,28 @@ _NUMBERS = ("rows", "tokens", "bytes", "time")
 
 def print_plan(out: Console, priced: Priced) -> None:
     """The table, then sums, disk, speed and what a store of latents saves."""
-    out.print(_table(priced))
+    out.print(_table(priced, width_of(out)))
     out.print()
     for text, style in _sums(priced):
         print_wrapped(out, text, style)
 
 
 def print_wrapped(out: Console, text: str, style: str | None = None) -> None:
-    """A paragraph no wider than a plan's table."""
-    for line in textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_long_words=False):
+    """A paragraph as wide as the terminal, and no wider than a plan's table."""
+    for line in textwrap.wrap(text, width_of(out), subsequent_indent="  ", break_long_words=False):
         out.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
-def _table(priced: Priced) -> Table:
+def width_of(out: Console) -> int:
+    """Columns that text may take: a terminal of more than WIDTH is no reason for long lines."""
+    return max(20, min(WIDTH, out.width))
+
+
+def _table(priced: Priced, wide: int) -> Table:
     cells = [_cells(row) for row in priced.rows]
     width = sum(max(map(len, column)) for column in zip(_NUMBERS, *(each[1:] for each in cells), strict=True))
     states = max(len(row.state) for row in priced.rows)
-    left = WIDTH - width - states - len(short(priced.rows[0].estimate.planned.key)) - 2 * 6
+    left = wide - width - states - len(short(priced.rows[0].estimate.planned.key)) - 2 * 6
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("step", max_width=max(12, left), overflow="fold")
     table.add_column("key", no_wrap=True)
@@ -72,6 +78,9 @@ def _sums(priced: Priced) -> Iterator[tuple[str, str | None]]:
             None,
         )
         yield _speed(machine), "dim"
+        trains = priced.training is not None
+        if told := busy_text(priced.request.experiment.compute.train if trains else None):
+            yield told, "yellow"
         yield from _slow(priced)
     room = priced.room
     words = f"Disk: needs {about(bytes_text(room.expected))} in {_shown(store)}, {bytes_text(room.free)} free"
@@ -97,8 +106,7 @@ def _speed(machine: Machine) -> str:
         best = max(machine.speed.gpu["bfloat16"].values())
         parts.append(f"{best / 1e12:.3g} TFLOP/s a GPU in bfloat16")
     if machine.disk is not None:
-        write, read = bytes_text(machine.disk.write), bytes_text(machine.disk.read)
-        parts.append(f"disk writes {write}/s, reads {read}/s")
+        parts.append(f"disk {machine.disk}")
     day, busy = machine.speed.measured, " on a busy machine" if machine.speed.busy else ""
     when = f"measured {day}{busy}; --probe measures anew" if day else "of the reference, not measured here"
     return f"Speed: {', '.join(parts)} ({when})."

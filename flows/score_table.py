@@ -5,10 +5,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 from elf.cache.errors import Damaged
 from elf.cache.store import Artifact
+from elf.flows.plan_printing import WIDTH, print_wrapped
 from elf.pipeline.wording import DASH
 
 PREFIX = "evaluate-"
@@ -71,6 +74,17 @@ def read_scores(steps: Mapping[str, Artifact]) -> list[ScoreRow]:
                 f"{path} cannot be read: {error}. Run step {step} with --force to build it again."
             ) from error
     return sorted(rows, key=lambda row: row.metrics["samples"]["stage"] != "sample")
+
+
+def print_scores(out: Console, rows: list[ScoreRow]) -> None:
+    """The table and what must stand under it; where there is no room for the table it is not cut."""
+    table = score_table(rows)
+    least = Measurement.get(out, out.options.update(width=WIDTH), table).minimum
+    if least > out.width:
+        table.width = least
+    out.print(table, soft_wrap=True)
+    for note in score_notes(rows):
+        print_wrapped(out, note, "dim")
 
 
 def score_table(rows: list[ScoreRow]) -> Table:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from elf.cache.errors import Damaged
 from elf.cache.store import Artifact
-from elf.flows.score_table import ScoreRow, read_scores, score_notes, score_table
+from elf.flows.score_table import ScoreRow, print_scores, read_scores, score_notes, score_table
 from elf.stages.judge import Judged
 from elf.stages.scores import Floor, counts_of, find_faults, find_warnings, measure
 from elf.stages.scores import score_table as scores_of
@@ -131,3 +131,16 @@ def test_a_cut_metrics_file_is_an_error_with_a_cure(tmp_path: Path) -> None:
 def test_where_every_text_is_empty_there_is_no_count_of_tokens() -> None:
     rows = [ScoreRow("sde", metrics(["", ""], judge="GPT-2", stage="sample"))]
     assert "Scored tokens: sde 0" in list(score_notes(rows))
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_names_and_figures_are_whole_on_a_narrow_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], columns: int
+) -> None:
+    row = ScoreRow("replaced", metrics([*GOOD, ""], judge="Judge", stage="sample"))
+    print_scores(Console(width=columns, force_terminal=True, color_system=None), [row, row])
+    head, first, *others = capsys.readouterr().out.splitlines()
+    assert head.split() == ["Gen-PPL", "entropy", "distinct-2", "repeats", "copies", "empty", "texts"]
+    assert first.startswith("replaced ")
+    assert "…" not in head + first
+    assert max(map(len, others[1:])) <= columns
