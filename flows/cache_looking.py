@@ -64,8 +64,7 @@ def list_artifacts(stage: str | None, store: str | None, *, as_json: bool) -> No
             age if age == "now" else f"{age} ago",
             keepers(item.kept),
         )
-    if out.is_terminal:
-        give_way(table, out.width)
+    give_way(table, out.width)
     out.print(table)
     out.print()
     total = bytes_text(sum(item.bytes for item in found))

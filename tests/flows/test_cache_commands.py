@@ -74,6 +74,17 @@ def test_ls_says_what_lies_there_and_what_keeps_it(elf: Elf, store: Store) -> No
     assert re.search(r"^encode .* 3 .* 30 days ago +tiny/encode", lines[short(ROWS[1])])
     assert lines[short(TEXT[1])].rstrip().endswith(f"input of encode {short(ROWS[1])}")
     assert "3 artifacts" in out
+
+
+def test_ls_cuts_no_key_and_no_unit_on_a_narrow_terminal(
+    elf: Elf, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    told = [line for line in elf("ls")[1].splitlines()[:4] if line]
+    assert max(map(len, told)) <= 60
+    for place in (TEXT, ROWS, WEIGHTS):
+        (line,) = (each for each in told if short(place[1]) in each)
+        assert re.search(r"\d+ [kMG]?B +\d+ days ago ", line)
     told = loaded(elf, "ls", "encode")
     assert [(each["stage"], each["key"], each["runs"]) for each in told] == [(*ROWS, ["tiny/encode"])]
     code, _, err = elf("ls", "encod")
