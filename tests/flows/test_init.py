@@ -23,7 +23,16 @@ def test_a_new_project_can_be_planned_at_once(elf: Elf, tmp_path: Path) -> None:
     told = json.loads(done.stdout)
     assert told["experiment"] == "My-first-project"
     assert all(step["state"] == "build" for step in told["steps"])
-    assert "elf sample My-first-project" in (project / "README.md").read_text()
+    readme = (project / "README.md").read_text()
+    assert "elf sample My-first-project" in readme
+    assert (
+        "`runs/My-first-project/experiment.yaml`, there as soon as a run has begun, holds every setting"
+        in readme
+    )
+    assert "`docs/reference.md` of\nelf's own repository" in readme
+    settings = (tmp_path / "experiment.yaml").read_text()
+    assert "`elf plan experiment.yaml` says how many" in settings
+    assert "five minutes" not in settings + readme
 
 
 def test_nothing_that_is_there_is_written_over(elf: Elf, tmp_path: Path) -> None:
