@@ -50,7 +50,9 @@ class Sweep(Section):
     @classmethod
     def _lists_by_dotted_names(cls, given: object) -> object:
         """``--set sweep.over.train.seed=[0]`` makes sections of what is one name."""
-        for path, values in given.items() if isinstance(given, Mapping) else ():
+        if not isinstance(given, Mapping):
+            return given
+        for path, values in given.items():
             if isinstance(values, Mapping):
                 flat = json.dumps(dict(_flat(path, values)), ensure_ascii=False)
                 raise ValueError(
@@ -62,7 +64,7 @@ class Sweep(Section):
                 raise ValueError(
                     f"it has {value} for `{path}`, which is no list; give a list of values, as [{value}]"
                 )
-        return given
+        return {path: tuple(values) for path, values in given.items()}
 
     @model_validator(mode="after")
     def _worth_it(self) -> "Sweep":

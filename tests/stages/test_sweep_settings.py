@@ -78,6 +78,13 @@ def test_what_makes_no_sweep_is_refused(settings: dict[str, Any], words: str) ->
         Sweep.model_validate(settings, strict=False)
 
 
+def test_lists_of_a_file_are_taken() -> None:
+    (variant,) = Sweep.model_validate_json('{"over": {"train.seed": [7]}}').combinations()
+    assert variant.settings == {"train.seed": 7}
+    with pytest.raises(ValidationError, match="should be an object"):
+        Sweep.model_validate_json('{"over": [7]}')
+
+
 def test_text_is_told_as_it_is() -> None:
     (variant,) = Sweep.model_validate(
         {"over": {"data.train.text": ["c #1: 😀"]}}, strict=False
