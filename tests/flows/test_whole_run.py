@@ -77,6 +77,8 @@ def test_two_rows_are_compared_item_by_item(whole: Path) -> None:
     said = call(whole, "compare", "tiny/real", "tiny/replaced")
     assert all(len(line) <= 80 for line in said.splitlines())
     assert "Paired bootstrap of 16 items.\nFewer than 200 items" in said
-    told = json.loads(call(whole, "compare", "tiny/real", "tiny/replaced", "--json"))["scores"]["entropy_ids"]
+    compared = json.loads(call(whole, "compare", "tiny/real", "tiny/replaced", "--json"))
+    assert compared["notes"] == []
+    told = compared["scores"]["entropy_ids"]
     assert told["difference"] == pytest.approx(told["second"] - told["first"])
     assert told["interval"][0] <= told["difference"] <= told["interval"][1]
