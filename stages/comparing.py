@@ -117,7 +117,7 @@ def _left_out(first: Scored, second: Scored) -> Iterator[tuple[str, str]]:
 
 def _lacking(first: Scored, second: Scored) -> str:
     """Why two sides have nothing in common."""
-    empty = [side.name for side in (first, second) if all(text.empty for text in side.texts)]
+    empty = dict.fromkeys(side.name for side in (first, second) if all(text.empty for text in side.texts))
     if empty:
         return " and ".join(f"every text of {name} is empty" for name in empty)
     if any(len(group) < 2 for group in _by_seed(first.texts)):

@@ -17,6 +17,7 @@ from elf.stages.ledger import LEFT_OUT, ledger_of
 from elf.stages.ledger_text import rows_of_ledger, sentences
 from elf.stages.pace import read_pace
 from elf.stages.page import NAME, Page, render, say_count
+from elf.stages.perplexity import perplexity_figures
 from elf.stages.plane import Scored, make_plane
 from elf.stages.plots import draw_curve, draw_levels
 from elf.stages.published import PUBLISHED
@@ -142,17 +143,8 @@ def key_figures(inputs: Mapping[str, Artifact], nodes: Sequence[lineage.Node]) -
             f"{say_count(latents['rows'])} × {latents['length']} × {latents['width']}" if latents else "none",
         ),
         ("time of all stages", seconds_text(seconds)),
-        *_perplexity(train),
+        *perplexity_figures(inputs["train"].manifest, nodes),
     ]
-
-
-def _perplexity(train: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Of the run's own held-out tokens; a masked model's is known from above."""
-    heldout = train.get("heldout") or {}
-    for name, words in (("perplexity", ""), ("perplexity_bound", "at most ")):
-        if (value := heldout.get(f"heldout_{name}")) is not None:
-            return [("held-out perplexity", f"{words}{value:,.1f}")]
-    return []
 
 
 def reading(settings: Mapping[str, Any], controls: Mapping[str, Any]) -> str:
