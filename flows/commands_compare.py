@@ -17,18 +17,22 @@ if TYPE_CHECKING:
 
 
 def compare_rows(first: str, second: str, *, as_json: bool) -> None:
-    """Print the difference second − first of every score that both have."""
-    from elf.stages.comparing import compare_scores
+    """Print the difference second − first of every score that both have, and what must be said beside it."""
+    from elf.stages.comparing import compare_scores, remarks
     from elf.stages.intervals import FEW
 
     sides = _read(first), _read(second)
-    found = compare_scores(*sides)
+    found, told = compare_scores(*sides), remarks(*sides)
     if as_json:
         plain = {
             name: None if each is None else {**asdict(each), "difference": each.value}
             for name, each in found.items()
         }
-        print(json.dumps({"first": first, "second": second, "scores": plain}, indent=1, allow_nan=False))
+        print(
+            json.dumps(
+                {"first": first, "second": second, "scores": plain, "notes": told}, indent=1, allow_nan=False
+            )
+        )
         return
     out = make_console()
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
@@ -42,6 +46,8 @@ def compare_rows(first: str, second: str, *, as_json: bool) -> None:
     out.print(f"Paired bootstrap of {items:,} items.", style="dim", highlight=False)
     if items < FEW:
         out.print(f"Fewer than {FEW} items: intervals are rough.", style="dim", highlight=False)
+    for text in told:
+        out.print(text, style="yellow", highlight=False, markup=False)
 
 
 def _cells(each: "Difference") -> tuple[str, ...]:

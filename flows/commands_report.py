@@ -11,6 +11,7 @@ from elf.flows.request import RUNS, shipped_folder
 from elf.flows.terminal import make_console
 from elf.pipeline.config import load_experiment
 from elf.pipeline.errors import Failed, Misconfigured
+from elf.pipeline.plan import names_by_key
 from elf.pipeline.runs import PAGE, RESOLVED, RunRecord, read_run
 from elf.stages.config import Experiment
 
@@ -64,7 +65,9 @@ def write_page(records: Sequence[RunRecord], folder: Path, *, alone: bool) -> Pa
     if len(runs) > 1:
         return compose_runs(runs).write(make_folder(folder))
     run = runs[0]
-    page = compose(ReportStep(experiment=run.name, report=run.experiment.report), run.inputs)
+    section = ReportStep(experiment=run.name, report=run.experiment.report)
+    keys = ((step, str(artifact.manifest.fingerprint)) for step, artifact in records[0].steps.items())
+    page = compose(section, run.inputs, names_by_key(keys))
     return (Page(page.html, ()) if alone else page).write(make_folder(folder))
 
 

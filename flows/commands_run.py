@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from elf.cache.store import Artifact
 from elf.flows.failing import complain
 from elf.flows.plan_printing import print_wrapped
 from elf.flows.pricing import price
@@ -90,7 +91,20 @@ def _summarise(outcomes: Mapping[str, Outcome], folder: Path, seconds: float, ou
         line = f"Built {count_of(built, 'step')} in {seconds_text(seconds)}, reused {reused}{told}."
     out.print(line, highlight=False)
     if "report" in outcomes:
+        took = seconds_text(_time_behind(outcomes["report"].artifact, outcomes))
+        out.print(f"The stages behind the report took {took}, each when it was built.", highlight=False)
         out.print(f"Report: {folder / PAGE}", highlight=False, soft_wrap=True)
+
+
+def _time_behind(report: Artifact, outcomes: Mapping[str, Outcome]) -> float:
+    """Seconds, as the report tells them."""
+    from elf.stages.lineage import time_of, trace
+
+    keys = set(report.manifest.inputs.values())
+    artifacts = {step: outcome.artifact for step, outcome in outcomes.items()}
+    return time_of(
+        trace({step: each for step, each in artifacts.items() if each.manifest.fingerprint in keys})
+    )
 
 
 def _print_scores(outcomes: Mapping[str, Outcome], out: Console) -> None:

@@ -20,6 +20,7 @@ from elf.flows.request import Request
 from elf.flows.score_table import METRICS, PREFIX
 from elf.flows.sweep_costs import Costs
 from elf.pipeline.wording import bytes_text, seconds_text
+from elf.stages.guards import say_fault
 from elf.stages.scoretable import Table, make_tables
 
 REPORT = "report"
@@ -123,7 +124,8 @@ def _notes(table: Table) -> Iterator[str]:
         yield f"{column.head}: {column.meaning}"
     for row in table.rows:
         for fault in row.faults:
-            yield f"**{row.name} is degenerate: {fault}**"
+            told = say_fault(row.name, fault, control=row.control)
+            yield told if row.control else f"**{told}**"
     for warning, names in table.warnings:
         yield f"{', '.join(names)}: {warning}"
 

@@ -13,6 +13,7 @@ from elf.cache.errors import Damaged
 from elf.cache.store import Artifact
 from elf.flows.plan_printing import WIDTH, print_wrapped
 from elf.pipeline.wording import DASH
+from elf.stages.guards import is_control, say_fault
 
 PREFIX = "evaluate-"
 METRICS = "metrics.json"
@@ -97,9 +98,8 @@ def score_table(rows: list[ScoreRow]) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         cells = row.cells()
-        table.add_row(
-            row.name, *(cells[name] for name in columns), style="yellow" if row.metrics["degenerate"] else ""
-        )
+        marked = row.metrics["degenerate"] and not is_control(row.metrics)
+        table.add_row(row.name, *(cells[name] for name in columns), style="yellow" if marked else "")
     return table
 
 
@@ -112,8 +112,10 @@ def score_notes(rows: list[ScoreRow]) -> Iterator[str]:
     else:
         yield "No judge was named: no Gen-PPL; entropy (*) is of the run's own token ids."
     yield from _overlap_notes([row for row in rows if _has_bleu(row)])
-    for fault, names in _said(rows, "degenerate"):
-        yield f"{_named(names, rows)} {'is' if len(names) == 1 else 'are'} degenerate: {fault}"
+    for control in (False, True):
+        alike = [row for row in rows if is_control(row.metrics) is control]
+        for fault, names in _said(alike, "degenerate"):
+            yield say_fault(_named(names, rows), fault, control=control, several=len(names) > 1)
     yield from _variety_notes(rows)
     for warning, names in _said(rows, "warnings"):
         yield f"{_named(names, rows)}: {warning}"

@@ -149,6 +149,10 @@ class Plan:
         """Stage and key of every step."""
         return [planned.place for planned in self]
 
+    def called(self) -> dict[str, str]:
+        """Names of the steps by their keys."""
+        return names_by_key((planned.step.name, planned.key) for planned in self)
+
     def leaves(self) -> tuple[str, ...]:
         """Steps that nobody takes as an input."""
         used = {source for planned in self for source in planned.step.inputs.values()}
@@ -180,6 +184,14 @@ class Plan:
                 seen.add(name)
                 waiting.extend(self._planned[name].step.inputs.values())
         return tuple(name for name in self._planned if name in seen)
+
+
+def names_by_key(steps: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Of names with their keys: each key with its name, or its names, ``fetch-train, fetch-encoder``."""
+    found: dict[str, list[str]] = {}
+    for name, key in steps:
+        found.setdefault(key, []).append(name)
+    return {key: ", ".join(names) for key, names in found.items()}
 
 
 def key_payload(spec: StageSpec[Any], section: Section, inputs: Mapping[str, Fingerprint]) -> dict[str, JSON]:

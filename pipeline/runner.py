@@ -156,7 +156,7 @@ def build_step(
     uses = [plan[source].place for source in read]
     if force and store.path(stage, key).exists():
         with store.rebuilding(stage, key, uses=uses) as building, filling(building.path):
-            manifest = _build(planned, _inputs(plan, planned, store), building, watch, progress)
+            manifest = _build(plan, planned, store, building, watch, progress)
             replaced = store.replace(building, manifest)
         outcome = Outcome(planned, replaced.artifact, False, time.monotonic() - began)
         if replaced.identical is not None:
@@ -173,7 +173,7 @@ def build_step(
             meanwhile = store.find(stage, key)
             if meanwhile is not None:
                 return _hit(planned, meanwhile, began, watch)
-            manifest = _build(planned, _inputs(plan, planned, store), building, watch, progress)
+            manifest = _build(plan, planned, store, building, watch, progress)
             outcome = Outcome(planned, store.commit(building, manifest), False, time.monotonic() - began)
     watch.on_done(planned, outcome)
     return outcome
@@ -255,9 +255,10 @@ def _input(planned: Planned, role: str, upstream: Planned, store: Store, *, need
 
 
 def _build(
-    planned: Planned, inputs: _Inputs, building: Building, watch: Watcher, progress: Progress
+    plan: Plan, planned: Planned, store: Store, building: Building, watch: Watcher, progress: Progress
 ) -> Manifest:
     """Run the stage in its private folder and describe the result. What fails names the log in that folder."""
+    inputs = _inputs(plan, planned, store)
     for artifact in inputs.artifacts():
         prove_files(artifact.path, artifact.manifest)
     watch.on_start(planned)
@@ -266,7 +267,7 @@ def _build(
     keep_forecast(building.path, step.forecast)
     stretches = Stretches(building.path)
     logged = LoggedProgress(progress, log)
-    context = StageContext(building.path, inputs.built, step.compute, logged, inputs.unbuilt)
+    context = StageContext(building.path, inputs.built, step.compute, logged, inputs.unbuilt, plan.called())
     remove_tree(building.path / DESCRIPTIONS)  # of a try that had other inputs
     for role in inputs.unbuilt.keys() - inputs.built.keys():
         keep_description(building.path, role, inputs.unbuilt[role].manifest)

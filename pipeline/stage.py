@@ -81,6 +81,8 @@ class StageContext:
     compute: Compute
     progress: Progress
     unbuilt: Mapping[str, Unbuilt] = field(default_factory=dict[str, Unbuilt])
+    steps: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What the run calls its artifacts, by their keys; never a reason for other bytes but on a page for people."""
 
     @property
     def aux(self) -> Path:

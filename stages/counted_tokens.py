@@ -57,7 +57,7 @@ def _counts(path: Path) -> tuple[int, int]:
                 looks += 1
             else:
                 tokens += line["positions"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (Damaged, KeyError, TypeError) as error:
         raise Untold("its metrics.jsonl cannot be read") from error
     return tokens, looks
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from elf.cache.errors import Damaged
 from elf.stages.counted import Counted, Lineage, Network, Part, Untold, fact, read_network, setting, whole
 from elf.stages.counted_encoder import encoder_shape
 from elf.stages.counted_tokens import count_token_training, read_token_network
@@ -96,7 +97,7 @@ def _counts(path: Path) -> tuple[float, float, int]:
             else:
                 one = counts_of(line)
                 decoded, denoised = decoded + one[0], denoised + one[1]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (Damaged, KeyError, TypeError) as error:
         raise Untold("its metrics.jsonl cannot be read") from error
     return decoded, denoised, looks
 

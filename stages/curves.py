@@ -8,13 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elf.stages.model.config import LEVELS
-from elf.stages.tally import BY_LEVEL, counts_of, unit_of
+from elf.stages.tally import BRANCHES, BY_LEVEL, counts_of, means_of_nothing, unit_of
 from elf.stages.token_tally import nats_in
 
 BINS = 100
 SMALLEST_BIN = 4
 PARTS = ("loss", "ce", "l2")
-BRANCHES = {"ce": "decode", "l2": "denoise"}
 THIRDS = 3
 RAREST = 1e-3
 """Share of a third's positions below which a noise level is left out: its mean would be that of a row or two."""
@@ -57,8 +56,8 @@ class Levels:
 
 
 def read_curves(lines: Iterable[Mapping[str, Any]]) -> list[Curve]:
-    """Curves of loss, ce and l2, of a baseline of its nats. A step without rows of a branch says nothing about it and
-    is left out there."""
+    """Curves of loss, ce and l2, of a baseline of its nats. A step, or a held-out measurement, without rows of a
+    branch says nothing about it and is left out there."""
     steps: list[tuple[float, ...]] = []
     heldout: list[Mapping[str, Any]] = []
     parts: tuple[str, ...] = PARTS
@@ -127,6 +126,7 @@ def _means(sums: Array, positions: Array) -> Array:
 def _curve(part: str, table: Array, heldout: list[Mapping[str, Any]]) -> Curve:
     """From rows of (step, figure, positions behind it)."""
     table = table[table[:, 2] > 0]
+    heldout = [line for line in heldout if f"heldout_{part}" not in means_of_nothing(line)]
     bins = max(1, min(BINS, len(table) // SMALLEST_BIN))
     pieces = [piece for piece in np.array_split(table, bins) if len(piece)]
     low, high = (np.array([np.percentile(piece[:, 1], q) for piece in pieces]) for q in (10, 90))

@@ -22,6 +22,7 @@ from elf.pipeline.stage import StageContext
 from elf.stages.config import Evaluate
 from elf.stages.copies import CopySearch, stream_documents
 from elf.stages.devices import choose_device, describe_devices
+from elf.stages.guards import CONTROL
 from elf.stages.json_files import read_json
 from elf.stages.judge import Judge
 from elf.stages.judging import judge_facts, judge_texts, open_judge
@@ -69,7 +70,8 @@ def run(section: Evaluate, context: StageContext) -> Mapping[str, JSON]:
     floor = find_floor(section, judge, context)
     measured = measure(texts, copied, judged)
     assessed = assess(measured, copy_ngram=section.copy_ngram, floor=floor)
-    for line in notes_of(assessed):
+    control = context.inputs["samples"].manifest.stage == CONTROL
+    for line in notes_of(assessed, control=control):
         context.progress.note(line)
     result = {
         **assessed,

@@ -6,7 +6,8 @@ denominators are 1), for Gen-PPL its exponential. The reported value is the mean
 * SE_seed: standard deviation (n − 1) of the seeds' scores over √seeds: what another seed of the same size would
   change. Absent with fewer than two seeds.
 * SE_item: the same texts being a draw from all texts: linearised variance of the ratio per seed, seeds combined
-  as an average of independent values.
+  as an average of independent values. The variance of a seed's texts is that of a sample (over n − 1), or, where
+  a score is published so, of a population (over n).
 * interval: 2.5 and 97.5 percentiles of 1,000 bootstrap draws of texts within each seed, fixed random numbers.
 """
 
@@ -42,17 +43,20 @@ class Estimate:
     weight: float
 
 
-def estimate(groups: Sequence[Items], *, exponential: bool = False) -> Estimate | None:
+def estimate(
+    groups: Sequence[Items], *, exponential: bool = False, population: bool = False
+) -> Estimate | None:
     """The score of `groups`, one per seed; None where no text of any seed has anything to count.
 
-    Seeds without anything to count are left out: they have no score. `exponential` reports exp(ratio).
+    Seeds without anything to count are left out: they have no score. `exponential` reports exp(ratio);
+    `population` takes the variance of texts over n for SE_item.
     """
     counted = [_counted(group) for group in groups]
     kept = [group for group in counted if group.under.size]
     if not kept:
         return None
     values = [_value(group.over.sum() / group.under.sum(), exponential) for group in kept]
-    errors = [_item_error(group, exponential) for group in kept]
+    errors = [_item_error(group, exponential, 0 if population else 1) for group in kept]
     known = [error for error in errors if error is not None]
     return Estimate(
         value=float(np.mean(values)),
@@ -146,13 +150,14 @@ def _value(ratio: float, exponential: bool) -> float:
     return float(np.exp(ratio) if exponential else ratio)
 
 
-def _item_error(group: Items, exponential: bool) -> float | None:
+def _item_error(group: Items, exponential: bool, missing: int) -> float | None:
+    """With the variance over n − `missing`; None for fewer than two texts."""
     n = group.under.size
     if n < 2:
         return None
     total = group.under.sum()
     ratio = group.over.sum() / total
-    spread = np.sqrt(n / (n - 1) * np.square(group.over - ratio * group.under).sum()) / total
+    spread = np.sqrt(n / (n - missing) * np.square(group.over - ratio * group.under).sum()) / total
     return float(spread * np.exp(ratio) if exponential else spread)
 
 

@@ -20,20 +20,27 @@ def read_json_lines(path: Path) -> list[Any]:
 
 
 def stream_json_lines(path: Path) -> Iterator[Any]:
-    """The same one by one, for a file that may be long. Raises OSError or ValueError."""
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            yield json.loads(line)
+    """The same one by one, for a file that may be long."""
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                yield _parsed(f"{path}, line {number},", line)
+    except OSError as error:
+        raise _unreadable(path, error) from error
 
 
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise Damaged(f"{path} cannot be read: {error}. {AGAIN}") from error
+        raise _unreadable(path, error) from error
 
 
-def _parsed(where: object, text: str) -> Any:
+def _unreadable(path: Path, error: Exception) -> Damaged:
+    return Damaged(f"{path} cannot be read: {error}. {AGAIN}")
+
+
+def _parsed(where: object, text: str | bytes) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:

@@ -5,9 +5,10 @@ that has left the store is still a row: its key is known, what it was is not. On
 made of it made it by itself, is described beside that.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from elf.cache.manifest import MANIFEST, Manifest, short
 from elf.cache.store import Artifact
@@ -54,8 +55,9 @@ class Arc:
     end: int
 
 
-def trace(inputs: Mapping[str, Artifact]) -> list[Node]:
-    """`inputs` by their names for people, and everything above them; each node after its own inputs."""
+def trace(inputs: Mapping[str, Artifact], steps: Mapping[str, str] = MappingProxyType({})) -> list[Node]:
+    """`inputs` by their names for people, and everything above them; each node after its own inputs. `steps` has what
+    a run calls its artifacts, by their keys; what is not among them goes by its stage and what it is used for."""
     found: dict[str, Node] = {}
     for name, artifact in inputs.items():
         key = str(artifact.manifest.fingerprint)
@@ -70,9 +72,10 @@ def trace(inputs: Mapping[str, Artifact]) -> list[Node]:
             if above is None:
                 above, stored = read_description(_folder(store, manifest), role), False
             if above is None:
-                found[key] = Node(f"{role} (not in this store)", key, None)
+                found[key] = Node(f"{steps.get(key, role)} (not in this store)", key, None)
                 continue
-            name = _call(above, role) if stored else f"{_call(above, role)} (never stored)"
+            name = steps.get(key) or _call(above, role)
+            name = name if stored else f"{name} (never stored)"
             place = _folder(store, above) if stored else None
             found[key] = Node(name, key, above, _keys(above), stored=stored, folder=place)
             waiting.append((above, store))
@@ -81,6 +84,11 @@ def trace(inputs: Mapping[str, Artifact]) -> list[Node]:
         outside = node.manifest.config.get("source") if node.manifest is not None else None
         node.origin = str(outside or "") or ", ".join(found[key].name for key in node.inputs)
     return nodes
+
+
+def time_of(nodes: Iterable[Node]) -> float:
+    """Seconds that the stages behind these artifacts ran, each when it was built, in whichever run that was."""
+    return sum(node.seconds for node in nodes if node.seconds is not None)
 
 
 def arcs(nodes: list[Node]) -> list[Arc]:

@@ -3,7 +3,8 @@
     bleu            sacrebleu, lowercase, effective order (the paper's)     bleu_cased      sacrebleu's default
     rouge_1|2|l     rouge_score, F-measure, Porter stemmer (the paper's)    …_unstemmed     the same without stemmer
 
-All run from 0 to 100. BLEU is a score of a whole corpus, ROUGE a mean over texts. An empty text counts as wrong in
+All run from 0 to 100. BLEU is a score of a whole corpus; ROUGE a mean over texts, whose SE_item is published as the
+population's standard deviation over √n. An empty text counts as wrong in
 its place. ROUGE reads the letters a–z and digits only: a text or reference without any gets 0 and is counted.
 ROUGE-Lsum is not given: rows of tokens hold no line ends to split sentences at.
 """
@@ -31,6 +32,8 @@ BLEU_FORMS: Mapping[str, Callable[[], BLEU]] = {
 ROUGE_KINDS = {"rouge_1": "rouge1", "rouge_2": "rouge2", "rouge_l": "rougeL"}
 ROUGE_FORMS = {"": True, "_unstemmed": False}
 ORDER = 4
+FULL = 100.0
+"""Of a corpus that is its references; rounding takes sacrebleu a little above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ def score_overlap(groups: Sequence[Sequence[Text]]) -> dict[str, Overlap]:
     for name, found in overlap_statistics(groups).items():
         if found.mean:
             items = [Items(group[:, 0], group[:, 1]) for group in found.groups]
-            mean = estimate(items)
+            mean = estimate(items, population=True)
             assert mean is not None
             made[name] = Overlap(mean, found.signature)
         else:
@@ -125,7 +128,7 @@ def _bleu_of(sums: NDArray[np.float64], metric: BLEU) -> float:
         effective_order=metric.effective_order,
         max_ngram_order=ORDER,
     )
-    return float(score.score)
+    return min(float(score.score), FULL)
 
 
 def _rouge(pairs: Sequence[Sequence[tuple[str, str]]]) -> dict[str, Statistics]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from elf.cache.manifest import JSON
@@ -17,6 +18,7 @@ from elf.stages.ledger import LEFT_OUT, ledger_of
 from elf.stages.ledger_text import rows_of_ledger, sentences
 from elf.stages.pace import read_pace
 from elf.stages.page import NAME, Page, render, say_count
+from elf.stages.perplexity import perplexity_figures
 from elf.stages.plane import Scored, make_plane
 from elf.stages.plots import draw_curve, draw_levels
 from elf.stages.published import PUBLISHED
@@ -33,7 +35,7 @@ TEMPLATE = "report.html.j2"
 
 def run(section: ReportStep, context: StageContext) -> Mapping[str, JSON]:
     """Write `report.html` and one PNG per figure."""
-    page = compose(section, context.inputs)
+    page = compose(section, context.inputs, context.steps)
     page.write(context.out)
     scored = {role.removeprefix("scores/") for role in context.inputs if role.startswith("scores/")}
     settings = {name for name in scored if f"samples/{name}" in context.inputs}
@@ -56,8 +58,11 @@ def read_scored(inputs: Mapping[str, Artifact], run: str = "") -> dict[str, Scor
     return {each.full_name: each for each in found}
 
 
-def compose(section: ReportStep, inputs: Mapping[str, Artifact]) -> Page:
-    """The page of one run from its artifacts, by the roles of the stage's inputs."""
+def compose(
+    section: ReportStep, inputs: Mapping[str, Artifact], steps: Mapping[str, str] = MappingProxyType({})
+) -> Page:
+    """The page of one run from its artifacts, by the roles of the stage's inputs; `steps` has the names of the run's
+    steps by their keys."""
     scored = read_scored(inputs)
     metrics = {name: each.metrics for name, each in scored.items()}
     settings = {name: metrics[name] for name, each in scored.items() if not each.control}
@@ -78,7 +83,7 @@ def compose(section: ReportStep, inputs: Mapping[str, Artifact]) -> Page:
     by_level = [draw_levels(levels) for levels in by_level if not levels.empty]
     aux = inputs["train"].path / "aux"
     viewers = make_viewers({name: inputs[f"samples/{name}"].path for name in settings})
-    nodes = lineage.trace({call(role): inputs[role] for role in sorted(inputs, key=reading_order)})
+    nodes = lineage.trace({call(role): inputs[role] for role in sorted(inputs, key=reading_order)}, steps)
     ledger = ledger_of(nodes)
     html = render(
         TEMPLATE,
@@ -132,7 +137,6 @@ def key_figures(inputs: Mapping[str, Artifact], nodes: Sequence[lineage.Node]) -
     """The numbers one asks for first: label and text. A baseline has a perplexity besides."""
     train = inputs["train"].manifest.facts
     latents = inputs["latents"].manifest.facts if "latents" in inputs else None
-    seconds = sum(node.seconds for node in nodes if node.seconds is not None)
     return [
         ("parameters", say_count(train["parameters"])),
         ("optimiser steps", say_count(train["steps"])),
@@ -141,18 +145,9 @@ def key_figures(inputs: Mapping[str, Artifact], nodes: Sequence[lineage.Node]) -
             "rows of latents",
             f"{say_count(latents['rows'])} × {latents['length']} × {latents['width']}" if latents else "none",
         ),
-        ("time of all stages", seconds_text(seconds)),
-        *_perplexity(train),
+        ("time of the stages behind this page", seconds_text(lineage.time_of(nodes))),
+        *perplexity_figures(inputs["train"].manifest, nodes),
     ]
-
-
-def _perplexity(train: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Of the run's own held-out tokens; a masked model's is known from above."""
-    heldout = train.get("heldout") or {}
-    for name, words in (("perplexity", ""), ("perplexity_bound", "at most ")):
-        if (value := heldout.get(f"heldout_{name}")) is not None:
-            return [("held-out perplexity", f"{words}{value:,.1f}")]
-    return []
 
 
 def reading(settings: Mapping[str, Any], controls: Mapping[str, Any]) -> str:

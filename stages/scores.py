@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from elf.cache.manifest import JSON
+from elf.stages.guards import mark
 from elf.stages.intervals import FEW, Estimate, Items, estimate, standard_error
 from elf.stages.protocol import Judged
 from elf.stages.texts import Text
@@ -84,9 +85,9 @@ def assess(measured: Sequence[Measured], *, copy_ngram: int, floor: Floor | None
     }
 
 
-def notes_of(assessed: Mapping[str, Any]) -> list[str]:
-    """What ``assess`` warns of, in lines."""
-    return [*assessed["warnings"], *(f"degenerate: {fault}" for fault in assessed["degenerate"])]
+def notes_of(assessed: Mapping[str, Any], *, control: bool = False) -> list[str]:
+    """What ``assess`` warns of, in lines; ``control`` texts are no model's."""
+    return [*assessed["warnings"], *(f"{mark(control=control)}: {fault}" for fault in assessed["degenerate"])]
 
 
 def score_table(measured: Sequence[Measured], *, copy_ngram: int) -> dict[str, JSON]:

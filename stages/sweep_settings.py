@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, field_validator, model_validator
 
 from elf.pipeline.section import Section
 
@@ -45,6 +45,26 @@ class Sweep(Section):
     """Lists of values, by the dotted name of the setting they are for."""
     variants: Mapping[str, Mapping[str, JsonValue]] = Field(default_factory=dict)
     """Settings by their dotted names, under a name for them together: what differs in more than one thing."""
+
+    @field_validator("over", mode="before")
+    @classmethod
+    def _lists_by_dotted_names(cls, given: object) -> object:
+        """``--set sweep.over.train.seed=[0]`` makes sections of what is one name."""
+        if not isinstance(given, Mapping):
+            return given
+        for path, values in given.items():
+            if isinstance(values, Mapping):
+                flat = json.dumps(dict(_flat(path, values)), ensure_ascii=False)
+                raise ValueError(
+                    f"it has a section `{path}`, but takes lists by the whole dotted names of settings: give it as "
+                    f"one mapping, {flat} (on the command line, --set 'sweep.over={flat}')"
+                )
+            if not isinstance(values, list | tuple):
+                value = json.dumps(values, ensure_ascii=False)
+                raise ValueError(
+                    f"it has {value} for `{path}`, which is no list; give a list of values, as [{value}]"
+                )
+        return {path: tuple(values) for path, values in given.items()}
 
     @model_validator(mode="after")
     def _worth_it(self) -> "Sweep":
@@ -80,6 +100,14 @@ class Sweep(Section):
                 chosen = dict(zip(self.over, values, strict=True))
                 words = [f"{called[path]}={_word(value)}" for path, value in chosen.items()]
                 yield Variant("-".join([*([name] if name else []), *words]), {**settings, **chosen})
+
+
+def _flat(path: str, values: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(f"{path}.{name}", value)
+        else:
+            yield f"{path}.{name}", value
 
 
 def _check_values(path: str, values: Sequence[JsonValue]) -> None:

@@ -6,7 +6,7 @@ row is one, in shares over the noise levels of its positions.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from elf.cache.manifest import JSON
 from elf.stages.model.config import LEVELS
@@ -14,6 +14,8 @@ from elf.stages.model.config import LEVELS
 BY_LEVEL = "_by_t"
 """Ends the names of figures that are lists, one number for each tenth of t from 0 to 1."""
 
+BRANCHES = {"ce": "decode", "l2": "denoise"}
+"""Branches by the figures that are means over their units."""
 Unit = Literal["positions", "rows"]
 """What a loss is a mean over."""
 
@@ -82,6 +84,19 @@ def counts_of(line: Mapping[str, Any]) -> tuple[float, float]:
     """Units of the decode and of the denoise branch that a line of metrics is over."""
     unit = unit_of(line)
     return line[f"decode_{unit}"], line[f"denoise_{unit}"]
+
+
+def means_of_nothing(line: Mapping[str, Any]) -> frozenset[str]:
+    """Figures of a line of metrics that no unit is behind: they stand there as 0 and say nothing."""
+    found: set[str] = set()
+    for part, branch in BRANCHES.items():
+        for unit in get_args(Unit):
+            if line.get(f"{branch}_{unit}") == 0:
+                found.add(part)
+            held = line.get(f"heldout_{branch}_{unit}{BY_LEVEL}")
+            if held is not None and not any(held):
+                found |= {f"heldout_{part}", f"heldout_raw_{part}"}
+    return frozenset(found)
 
 
 def _whole(number: float) -> int | float:

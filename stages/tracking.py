@@ -18,7 +18,7 @@ from elf.cache.manifest import JSON
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.stage import StageContext
 from elf.stages.pace import last_step
-from elf.stages.tally import BY_LEVEL
+from elf.stages.tally import BY_LEVEL, means_of_nothing
 from elf.stages.texts import Text
 
 Kind: TypeAlias = Literal["none", "tensorboard", "wandb"]
@@ -69,11 +69,13 @@ class Tracker:
                     path.unlink()
 
     def log(self, step: int, line: Mapping[str, JSON]) -> None:
-        """A line of metrics: its numbers under its own names, held-out ones under ``heldout/…``."""
+        """A line of metrics: its numbers under its own names, held-out ones under ``heldout/…``. The loss of a branch
+        without rows is left out."""
+        untold = {"step", *means_of_nothing(line)}
         figures = {
             _place(name): value
             for name, value in line.items()
-            if name != "step" and not name.endswith(BY_LEVEL) and isinstance(value, int | float)
+            if name not in untold and not name.endswith(BY_LEVEL) and isinstance(value, int | float)
         }
         self._tell(step, figures)
 

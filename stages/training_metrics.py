@@ -10,12 +10,14 @@ import os
 from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import xxhash
 
+from elf.cache.errors import AGAIN, Damaged
 from elf.cache.files import writing
 from elf.cache.manifest import JSON
+from elf.stages.json_files import stream_json_lines
 from elf.stages.pace import METRICS, TIMING
 from elf.stages.tally import BY_LEVEL, counts_of
 from elf.stages.token_tally import nats_in
@@ -92,10 +94,11 @@ def _digest(path: Path, length: int) -> xxhash.xxh3_128:
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a finished file."""
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            yield json.loads(line)
+    """The lines of a finished file. Raises Damaged, naming the line, where it holds anything else."""
+    for number, line in enumerate(stream_json_lines(path), 1):
+        if not isinstance(line, dict) or "step" not in line:
+            raise Damaged(f"{path}, line {number}, tells of no step. {AGAIN}")
+        yield cast("dict[str, Any]", line)
 
 
 def summarise(path: Path, *, last: int = 50) -> dict[str, JSON]:

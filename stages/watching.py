@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from elf.cache.manifest import JSON
 from elf.pipeline.progress import Bar
 from elf.pipeline.stage import StageContext
+from elf.pipeline.wording import DASH
 from elf.stages.effort import weigh_step
 from elf.stages.glimpses import Glimpses
 from elf.stages.pace import Pacer
 from elf.stages.sources import train_compute
+from elf.stages.tally import means_of_nothing
 from elf.stages.task import Task
 from elf.stages.team import Team
 from elf.stages.tracking import Tracker, open_tracker
@@ -42,8 +44,9 @@ class Watch:
     def step(self, line: Mapping[str, JSON], *, seconds: float) -> None:
         """A step was made, and took so long."""
         self.write(line)
-        step, shown = line["step"], {name: line[name] for name in ("loss", *SHOWN) if name in line}
+        step, empty = line["step"], means_of_nothing(line)
         assert isinstance(step, int)
+        shown = {name: DASH if name in empty else line[name] for name in ("loss", *SHOWN) if name in line}
         if self.pacer is not None:
             self.tracker.log(step, self.pacer.effort.line(seconds))
             pace = self.pacer.add(seconds)

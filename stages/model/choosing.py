@@ -11,6 +11,10 @@ from elf.stages.model.cross_entropy import LOGITS_AT_ONCE
 from elf.stages.model.token_config import TokenSamplerConfig
 from elf.stages.model.token_network import TokenNetwork
 
+COLDEST = 1e-200
+"""A temperature below this does as this one does, the most probable token: float32 logits that differ at all are then
+apart by more than an exponential can tell, and none is out of the range of float64."""
+
 
 def choose_tokens(
     network: TokenNetwork, features_NH: Tensor, choice_N: Tensor, config: TokenSamplerConfig
@@ -27,7 +31,7 @@ def choose(logits_CV: Tensor, choice_C: Tensor, config: TokenSamplerConfig) -> T
         raise ValueError("the network gave logits that are not finite")
     if config.temperature == 0.0:
         return logits_CV.argmax(dim=-1)
-    share_CV = torch.softmax(logits_CV.double() / config.temperature, dim=-1)
+    share_CV = torch.softmax(logits_CV.double() / max(config.temperature, COLDEST), dim=-1)
     order_CV = None
     if config.top_p < 1.0:
         share_CV, order_CV = share_CV.sort(dim=-1, descending=True, stable=True)

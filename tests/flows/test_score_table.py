@@ -100,6 +100,21 @@ def test_a_degenerate_row_is_named_with_its_reason(tmp_path: Path) -> None:
     assert list(score_notes(rows))[1] == "ode is degenerate: entropy 0.00 below 2.00 (test)"
 
 
+def test_a_control_is_no_degenerate_row(tmp_path: Path) -> None:
+    """It is what it was made to be; that the guard would stop it is said apart from the model's rows."""
+    rows = [
+        ScoreRow(name, metrics(GOOD, judge="Judge", stage=stage) | {"degenerate": ["Gen-PPL above 300"]})
+        for name, stage in (("ode", "sample"), ("replaced", "control"), ("unigram", "control"))
+    ]
+    told = [note for note in score_notes(rows) if "above 300" in note]
+    assert told == [
+        "ode is degenerate: Gen-PPL above 300",
+        "replaced, unigram (controls) are beyond the guard: Gen-PPL above 300",
+    ]
+    styles = [row.style for row in score_table(rows).rows]
+    assert [bool(style) for style in styles] == [True, False, False]
+
+
 def test_notes_tell_variety_with_its_references_and_what_is_rough(tmp_path: Path) -> None:
     steps = {
         f"evaluate-{name}": written(tmp_path / name, metrics(texts, judge=None, stage="sample"))

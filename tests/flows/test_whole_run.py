@@ -23,6 +23,16 @@ def test_it_ends_with_a_report_of_everything(whole: Path) -> None:
     assert re.search(r"^Some .* on this machine", (whole / "said.txt").read_text(), re.MULTILINE)
 
 
+def test_page_and_terminal_agree_on_names_and_time(whole: Path) -> None:
+    page = (whole / "runs/tiny/report.html").read_text()
+    for step in ("fetch-train", "tokenize-validation", "encode-validation", "pretrain"):
+        assert f"<span>{step}</span>" in page
+    (told,) = re.findall(
+        r"The stages behind the report took (.*), each when it was built", call(whole, "run", "tiny")
+    )
+    assert f"<dt>time of the stages behind this page</dt><dd>{told}</dd>" in page
+
+
 def test_a_second_run_reuses_all_and_says_so(whole: Path) -> None:
     said = call(whole, "run", "tiny")
     assert "built" not in said.replace("Nothing to build", "")
@@ -77,6 +87,8 @@ def test_two_rows_are_compared_item_by_item(whole: Path) -> None:
     said = call(whole, "compare", "tiny/real", "tiny/replaced")
     assert all(len(line) <= 80 for line in said.splitlines())
     assert "Paired bootstrap of 16 items.\nFewer than 200 items" in said
-    told = json.loads(call(whole, "compare", "tiny/real", "tiny/replaced", "--json"))["scores"]["entropy_ids"]
+    compared = json.loads(call(whole, "compare", "tiny/real", "tiny/replaced", "--json"))
+    assert compared["notes"] == []
+    told = compared["scores"]["entropy_ids"]
     assert told["difference"] == pytest.approx(told["second"] - told["first"])
     assert told["interval"][0] <= told["difference"] <= told["interval"][1]

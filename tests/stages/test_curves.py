@@ -25,6 +25,18 @@ def test_a_step_without_a_branch_says_nothing_about_it():
     assert loss.step.tolist() == l2.step.tolist() == [2.0]
 
 
+def test_a_measurement_without_a_branch_says_nothing_about_it():
+    def held(step: int, decoded: int) -> dict[str, Any]:
+        figures = {f"heldout_{raw}{part}": 4.0 for raw in ("", "raw_") for part in ("loss", "l2")}
+        figures |= {f"heldout_{raw}ce": 5.0 * bool(decoded) for raw in ("", "raw_")}
+        counts = {"decode": [decoded, *[0] * 9], "denoise": [30] * 10}
+        return {"step": step, **figures} | {f"heldout_{name}_positions_by_t": n for name, n in counts.items()}
+
+    loss, ce, l2 = read_curves([line(1), held(1, 0), held(2, 8)])
+    assert (ce.heldout.tolist(), ce.heldout_raw.tolist(), ce.heldout_step.tolist()) == ([5.0], [5.0], [2.0])
+    assert loss.heldout_step.tolist() == l2.heldout_step.tolist() == [1.0, 2.0]
+
+
 def test_long_runs_are_drawn_by_bins_in_order():
     curve = read_curves([line(step, ce=float(step)) for step in range(1, 5001)])[1]
     assert len(curve.mean) == BINS

@@ -246,3 +246,13 @@ def test_an_overflowing_judge_is_refused(
     )
     with pytest.raises(Failed, match=r"text .* of seed .* an NLL of nan"):
         run(tmp_path / "out", inputs)
+
+
+def test_a_control_is_not_called_degenerate_as_it_is_scored(
+    tmp_path: Path, inputs: dict[str, Artifact], capsys: pytest.CaptureFixture[str]
+):
+    for stage, words in (("sample", "degenerate: every"), ("control", "beyond the guard: every")):
+        texts = make_artifact(write_samples(tmp_path / stage, ["", ""]), stage)
+        metrics = run(tmp_path / f"{stage} scored", {**inputs, "samples": texts})
+        assert metrics["degenerate"] == ["every text is empty"]
+        assert f"{words} text is empty\n" in capsys.readouterr().err

@@ -18,6 +18,16 @@ def test_a_mean_has_the_textbook_error():
     assert (score.n, score.seeds, score.weight) == (4, 1, 4.0)
 
 
+def test_a_population_s_error_is_over_n():
+    values = [1.0, 2.0, 4.0, 9.0]
+    score = estimate([items(values), items(values)], population=True)
+    assert score is not None
+    assert score.se_item == pytest.approx(np.std(values) / 2 / np.sqrt(2))
+    alone = estimate([items([1.0])], population=True)
+    assert alone is not None
+    assert alone.se_item is None
+
+
 def test_seeds_are_averaged_and_their_spread_is_another_number():
     score = estimate([items([1.0, 3.0]), items([5.0, 7.0])])
     assert score is not None

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from elf.cache.errors import Damaged
-from elf.stages.json_files import read_json, read_json_lines
+from elf.stages.json_files import read_json, read_json_lines, stream_json_lines
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
@@ -18,12 +18,16 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert read_json(path) == [1]
 
 
-@pytest.mark.parametrize("read", [read_json, read_json_lines])
+def stream(path: Path) -> list[Any]:
+    return list(stream_json_lines(path))
+
+
+@pytest.mark.parametrize("read", [read_json, read_json_lines, stream])
 @pytest.mark.parametrize(
     ("content", "words"),
     [
         (None, "cannot be read: "),
-        (b"\xff", "cannot be read: "),
+        (b"\xff", "(cannot be read|is damaged): "),
         (b'{"a": ', "is damaged: "),
     ],
 )
@@ -37,8 +41,9 @@ def test_what_cannot_be_read_is_named(
         read(path)
 
 
-def test_the_line_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("read", [read_json_lines, stream])
+def test_the_line_is_named(read: Callable[[Path], Any], tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text("{}\n{\n")
     with pytest.raises(Damaged, match=r"a\.jsonl, line 2, is damaged"):
-        read_json_lines(path)
+        read(path)

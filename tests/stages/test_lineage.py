@@ -22,6 +22,19 @@ def test_every_artifact_comes_after_its_inputs_once(tmp_path: Path):
     assert nodes[0].seconds == 8.25
 
 
+def test_artifacts_go_by_the_names_of_the_run_s_steps(tmp_path: Path):
+    folder = RunFolder(tmp_path / "store")
+    steps = {key_of("text"): "fetch-train"}
+    assert lineage.trace(folder.inputs, steps)[0].name == "fetch-train"
+    shutil.rmtree(tmp_path / "store" / "fetch" / key_of("text"))
+    assert lineage.trace(folder.inputs, steps)[0].name == "fetch-train (not in this store)"
+
+
+def test_time_is_that_of_all_stages_that_ran(tmp_path: Path):
+    nodes = lineage.trace(RunFolder(tmp_path / "store").inputs)
+    assert lineage.time_of(nodes) == 8.25 + 6 + 95 + 3700
+
+
 def test_what_has_left_the_store_is_named_by_its_key(tmp_path: Path):
     folder = RunFolder(tmp_path / "store")
     shutil.rmtree(tmp_path / "store" / "fetch" / key_of("text"))

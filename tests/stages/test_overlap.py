@@ -69,6 +69,14 @@ def test_rouge_is_the_mean_f_measure(suffix: str, stem: bool) -> None:
         values = [100 * each[kind].fmeasure for each in expected]
         assert found[name + suffix].estimate.value == pytest.approx(np.mean(values))
         assert ("stemmer:porter" in found[name + suffix].signature) is stem
+        error = np.std(values) / np.sqrt(len(values))
+        assert found[name + suffix].estimate.se_item == pytest.approx(error), "of a population"
+
+
+@pytest.mark.parametrize("words", range(4, 40))
+def test_no_score_is_above_100(words: int) -> None:
+    same = " ".join(f"word{place}" for place in range(words))
+    assert max(scores_of([same] * 3, [same] * 3).values()) == 100.0
 
 
 def test_line_ends_change_nothing() -> None:

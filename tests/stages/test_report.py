@@ -104,12 +104,14 @@ def test_the_page_says_what_ran_and_what_came_out(built: Path):
     for said in (
         "A demo", "Only a demo.", "8.1 M", "12.5 k × 32 × 384", "Gen-PPL (SmolLM2-135M)",
         "SDE · 16 steps · ω 2 · γ 1.5 · EMA weights", "ODE · 16 steps · ω 2 · EMA weights",
-        "degenerate: entropy 1.20 below 2.65", "fewer than 200", "held-out text, no model",
+        "degenerate: entropy 1.20 below 2.65", "beyond the guard: Gen-PPL above 300",
+        "fewer than 200", "held-out text, no model",
         "Lowest Gen-PPL of a sound setting: 422 (sde)", "real 64, unigram 5,211",
         "1 h 01 m", "8.2 s", "pypi:judge==1.0#judge.gguf", "optim.lr", "0.004",
         "once <b>upon</b> a time", "(empty)", "held-out words", "PPL 403 · entropy 3.10",
     ):  # fmt: skip
         assert said in page.text, said
+    assert "degenerate: Gen-PPL" not in page.text, "that is a control"
     for name in (
         "text",
         "judge",

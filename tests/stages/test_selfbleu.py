@@ -43,6 +43,13 @@ def test_copies_score_full_and_strangers_next_to_nothing():
     assert strangers.value < 12, "what smoothing leaves of no match at all"
 
 
+@pytest.mark.parametrize("words", range(4, 40))
+def test_rounding_takes_it_no_further_than_100(words: int):
+    copies = self_bleu([[str(place) for place in range(words)]] * 3)
+    assert copies is not None
+    assert copies.value == 100.0
+
+
 def test_a_text_is_not_its_own_reference():
     texts = [["a", "a", "a", "b"], ["a", "c", "d", "e"], ["x", "y", "z", "w"]]
     found = self_bleu(texts)

@@ -51,6 +51,12 @@ def test_settings_are_as_the_command_line_takes_them() -> None:
         ({}, "names nothing to vary"),
         ({"over": {"train.seed": []}}, "list of `train.seed` is empty"),
         ({"over": {"train.seed": [1, 1]}}, "stands in its list twice"),
+        (
+            {"over": {"train": {"seed": [0]}}},
+            r"has a section `train`, but takes lists by the whole dotted names.*"
+            r"""--set 'sweep.over=\{"train.seed": \[0\]\}'""",
+        ),
+        ({"over": {"train.seed": 3}}, r"has 3 for `train.seed`, which is no list; .* as \[3\]"),
         ({"over": {"train.seed": list(range(201))}}, "201 variants, and 200 are the most"),
         ({"over": {"a.b": [1]}, "variants": {"x": {"a.b": 2}}}, "set by a variant and by `over`"),
         ({"over": {"a.b": [1, 1.0]}}, "stands in its list twice"),
@@ -70,6 +76,13 @@ def test_settings_are_as_the_command_line_takes_them() -> None:
 def test_what_makes_no_sweep_is_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         Sweep.model_validate(settings, strict=False)
+
+
+def test_lists_of_a_file_are_taken() -> None:
+    (variant,) = Sweep.model_validate_json('{"over": {"train.seed": [7]}}').combinations()
+    assert variant.settings == {"train.seed": 7}
+    with pytest.raises(ValidationError, match="should be an object"):
+        Sweep.model_validate_json('{"over": [7]}')
 
 
 def test_text_is_told_as_it_is() -> None:

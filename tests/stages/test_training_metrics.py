@@ -1,9 +1,11 @@
 """The file of losses: cut back on resume, whole at the end."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from elf.cache.errors import Damaged
 from elf.stages.training_metrics import METRICS, TIMING, Journal, fault_of, read_metrics, summarise
 
 
@@ -55,6 +57,27 @@ def test_lost_and_changed_lines_are_known(tmp_path: Path) -> None:
     assert fault_of(tmp_path, second) == held
     path.unlink()
     assert (fault_of(tmp_path, first) or "").endswith("and it holds 0")
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda whole: whole[:-9], r"metrics\.jsonl, line 4, is damaged: .*--force"),
+        (lambda whole: whole.replace(b'"step": 2', b'"step\xff: 2'), r"metrics\.jsonl, line 2, is damaged"),
+        (lambda whole: b"7\n" + whole, r"metrics\.jsonl, line 1, tells of no step\. .*--force"),
+        (lambda whole: whole.replace(b'"step": 3', b'"stop": 3'), r"line 3, tells of no step"),
+    ],
+)
+def test_what_is_damaged_is_named_with_its_line(
+    damage: Callable[[bytes], bytes], words: str, tmp_path: Path
+) -> None:
+    with Journal(tmp_path, tmp_path, keep=0) as metrics:
+        for step in range(1, 5):
+            metrics.write(line(step))
+    path = tmp_path / METRICS
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(Damaged, match=words):
+        list(read_metrics(path))
 
 
 def test_a_number_that_is_not_finite_is_refused(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from elf.pipeline.devices import read_devices
 from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.stage import StageContext
 from elf.stages import worker
+from elf.stages.json_files import read_json_lines
 from elf.stages.stopping import EXIT_CODE, Interrupted
 from elf.stages.train_settings import Train
 from elf.stages.training_metrics import read_metrics
@@ -47,7 +48,7 @@ def test_a_job_is_what_the_stage_is_given(job: Path) -> None:
     assert context.compute.device == "cpu"
     assert json.loads((job.parent / "facts.json").read_text()) == {"answer": 42}
     assert [(each.kind, each.count) for each in read_devices(context.out)] == [("cpu", 1)]
-    events = list(read_metrics(job.parent / "events.jsonl"))
+    events = read_json_lines(job.parent / "events.jsonl")
     assert events[0] == {"note": "here"}
     assert [next(iter(event)) for event in events[1:]] == ["open", "advance", "advance", "close"]
 

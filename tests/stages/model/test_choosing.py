@@ -32,6 +32,17 @@ def test_a_number_chooses_by_the_cumulated_probabilities(settings: dict[str, Any
     assert frequencies(TokenSamplerConfig("autoregressive", **settings)) == pytest.approx(expected, abs=1e-3)
 
 
+@pytest.mark.parametrize("temperature", [1e-100, 1e-300, 1e-308, 5e-324])
+def test_next_to_no_temperature_chooses_the_most_probable(temperature: float) -> None:
+    """Also where a logit over the temperature is no number of float64."""
+    config = TokenSamplerConfig("autoregressive", temperature=temperature)
+    assert frequencies(config, points=10) == [0, 1, 0, 0]
+    large = torch.tensor([[-3e38, 3e38, 2.9e38]]).expand(10, -1)
+    choices = torch.arange(10) / 10
+    assert choose(large, choices, config).tolist() == [1] * 10
+    assert choose(-large, choices, config).tolist() == [0] * 10
+
+
 def test_the_ends_of_the_interval_choose_tokens_that_may_come() -> None:
     logits = torch.tensor([[-torch.inf, 0.0, -torch.inf]]).nan_to_num(neginf=-1e9).expand(2, -1)
     almost = torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64)
