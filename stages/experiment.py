@@ -130,7 +130,7 @@ CONTROL = StageSpec(
     neutral={"words": 12, "split": "validation"},
 )
 EVALUATE = StageSpec(
-    "evaluate", Evaluate, "elf.stages.evaluate:run", ("samples", "tokens", "heldout?", "judge?"), version=4
+    "evaluate", Evaluate, "elf.stages.evaluate:run", ("samples", "tokens", "heldout?", "judge?"), version=5
 )
 REPORT = StageSpec(
     "report",

@@ -94,13 +94,11 @@ EARLIER = {"value": None, "reason": "evaluated by an earlier version, which did 
 def columns_of(
     judge: Mapping[str, Any] | None, copy_score: str, *, paired: bool = False
 ) -> tuple[Column, ...]:
-    """The columns of a table; the judge's name stands in the heading of its number."""
+    """The columns of a table; its judge is named over the number it gave, and without one its columns are left out."""
     n = copy_score.rpartition("_")[2]
-    by = f" ({judge['name']})" if judge is not None else ""
     return (
         *(OVERLAP if paired else ()),
-        Column("gen_ppl", f"Gen-PPL{by}", "perplexity of the texts under the judge", digits=1, errors=True),
-        Column("entropy", "Entropy", "of the judge's token ids in a text, nats", errors=True),
+        *(_judged(judge["name"]) if judge is not None else ()),
         Column("entropy_ids", "Entropy, own ids", "of the run's own token ids in a text, nats"),
         Column("distinct_1", "Distinct‑1", "different words over all words of a seed", digits=3),
         Column("distinct_2", "Distinct‑2", "different word pairs over all word pairs of a seed", digits=3),
@@ -113,6 +111,14 @@ def columns_of(
         ),
         Column("repeats_4", "Rep‑4", "word 4-grams that stood earlier in the same text", percent=True),
         Column(copy_score, f"Copy‑{n}", f"word {n}-grams that stand in the training text", percent=True),
+    )
+
+
+def _judged(judge: str) -> tuple[Column, ...]:
+    told = f"Gen-PPL ({judge})"
+    return (
+        Column("gen_ppl", told, "perplexity of the texts under the judge", digits=1, errors=True),
+        Column("entropy", "Entropy", "of the judge's token ids in a text, nats", errors=True),
     )
 
 
