@@ -92,7 +92,7 @@ def _summarise(outcomes: Mapping[str, Outcome], folder: Path, seconds: float, ou
     out.print(line, highlight=False)
     if "report" in outcomes:
         took = seconds_text(_time_behind(outcomes["report"].artifact, outcomes))
-        out.print(f"The stages behind the report took {took}, each when it was built.", highlight=False)
+        out.print(f"The stages behind the report took {took}, each in the run that made it.", highlight=False)
         out.print(f"Report: {folder / PAGE}", highlight=False, soft_wrap=True)
 
 

@@ -28,7 +28,7 @@ def test_page_and_terminal_agree_on_names_and_time(whole: Path) -> None:
     for step in ("fetch-train", "tokenize-validation", "encode-validation", "pretrain"):
         assert f"<span>{step}</span>" in page
     (told,) = re.findall(
-        r"The stages behind the report took (.*), each when it was built", call(whole, "run", "tiny")
+        r"The stages behind the report took (.*), each in the run that made it", call(whole, "run", "tiny")
     )
     assert f"<dt>time of the stages behind this page</dt><dd>{told}</dd>" in page
 
