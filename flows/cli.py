@@ -84,7 +84,7 @@ def sweep(
     until: Annotated[str | None, typer.Option(metavar="STAGE", help="Build up to this and stop.")] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Only say what it would build and cost.")] = False,
     store: StorePath = None,
-    json: Annotated[bool, typer.Option("--json", help="With --plan: print JSON.")] = False,
+    json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Run all variants of a configuration, then name their page."""
@@ -92,9 +92,9 @@ def sweep(
         from elf.flows.commands_sweep import plan_sweep, run_sweep
 
         if plan:
-            plan_sweep(config, set_ or (), store, as_json=json)
+            plan_sweep(config, set_ or (), store, until=until, as_json=json)
         else:
-            run_sweep(config, set_ or (), store, jobs=jobs, until=until)
+            run_sweep(config, set_ or (), store, jobs=jobs, until=until, as_json=json)
 
 
 @app.command()

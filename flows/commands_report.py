@@ -14,6 +14,7 @@ from elf.pipeline.errors import Failed, Misconfigured
 from elf.pipeline.plan import names_by_key
 from elf.pipeline.runs import PAGE, RESOLVED, RunRecord, read_run
 from elf.stages.config import Experiment
+from elf.stages.spending import Spending
 
 ROLES = {"train": "train", "tokens": "tokenize", "latents": "encode"}
 """Steps of a run by the roles of the report stage's inputs, but for texts and their scores."""
@@ -50,8 +51,10 @@ def _folder(records: Sequence[RunRecord]) -> Path:
     return RUNS / name
 
 
-def write_page(records: Sequence[RunRecord], folder: Path, *, alone: bool) -> Path:
-    """The page, and its figures where the folder holds nothing else."""
+def write_page(
+    records: Sequence[RunRecord], folder: Path, *, alone: bool, spending: Spending | None = None
+) -> Path:
+    """The page, and its figures where the folder holds nothing else. ``spending``: what several runs cost."""
     from elf.stages.experiment import ReportStep
     from elf.stages.page import Page
     from elf.stages.report import compose
@@ -63,7 +66,7 @@ def write_page(records: Sequence[RunRecord], folder: Path, *, alone: bool) -> Pa
         for experiment in [load_experiment(str(record.path / RESOLVED), Experiment, [], shipped_folder())]
     ]
     if len(runs) > 1:
-        return compose_runs(runs).write(make_folder(folder))
+        return compose_runs(runs, spending).write(make_folder(folder))
     run = runs[0]
     section = ReportStep(experiment=run.name, report=run.experiment.report)
     keys = ((step, str(artifact.manifest.fingerprint)) for step, artifact in records[0].steps.items())

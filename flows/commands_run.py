@@ -13,6 +13,7 @@ from elf.flows.pricing import price
 from elf.flows.remotes import elsewhere
 from elf.flows.request import RUNS, load_request
 from elf.flows.terminal import Narrator, make_console, make_progress
+from elf.flows.told_outcomes import telling_outcomes
 from elf.pipeline.plan import Plan
 from elf.pipeline.runner import Outcome, materialise, needed
 from elf.pipeline.runs import PAGE, Naming, RunFolder
@@ -56,7 +57,7 @@ def run_experiment(
         outcomes = materialise(
             request.plan,
             request.store,
-            watch=Naming(folder, Narrator(out, request.plan)),
+            watch=telling_outcomes(Naming(folder, Narrator(out, request.plan))),
             progress=make_progress(out),
             only=only,
             until=until,

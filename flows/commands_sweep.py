@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -14,20 +15,24 @@ from elf.flows.plan_printing import print_wrapped
 from elf.flows.priced import Priced, price_plan
 from elf.flows.remotes import elsewhere
 from elf.flows.request import RUNS
-from elf.flows.sweep_costs import Costs, cost_of, price_of
+from elf.flows.sweep_costs import DONE, PLANNED, Costs, cells_of, cost_of, price_of, spending_of
 from elf.flows.sweep_running import Crew, Ended, command_of, run_members
 from elf.flows.sweeping import Member, Members, load_sweep
 from elf.flows.terminal import make_console
 from elf.pipeline.errors import Failed
 from elf.pipeline.runs import read_run
-from elf.pipeline.wording import about_seconds, bytes_text, count_of, seconds_text
+from elf.pipeline.wording import about_bytes, about_seconds, bytes_text, count_of, seconds_text
 
 
-def plan_sweep(config: str, overrides: Sequence[str], store: str | None, *, as_json: bool) -> None:
+def plan_sweep(
+    config: str, overrides: Sequence[str], store: str | None, *, until: str | None, as_json: bool
+) -> None:
     """Print what a sweep would build and what that costs; nothing is fetched or built."""
-    sweep = load_sweep(config, overrides, store)
+    sweep = load_sweep(config, overrides, store, until=until)
     remote = elsewhere(complain)
-    priced = {member.variant: price_plan(member.request, remote, probe=False) for member in sweep}
+    priced = {
+        member.variant: price_plan(member.request, remote, probe=False, until=until) for member in sweep
+    }
     costs = price_of(sweep, priced)
     if as_json:
         print(json.dumps({"sweep": sweep.name, **costs.plain()}, indent=1))
@@ -40,24 +45,40 @@ def plan_sweep(config: str, overrides: Sequence[str], store: str | None, *, as_j
 
 
 def run_sweep(
-    config: str, overrides: Sequence[str], store: str | None, *, jobs: int, until: str | None
+    config: str,
+    overrides: Sequence[str],
+    store: str | None,
+    *,
+    jobs: int,
+    until: str | None,
+    as_json: bool = False,
 ) -> None:
-    """Run all variants, ``jobs`` at once, and write the page. Raises Failed naming those that did not finish."""
-    sweep = load_sweep(config, overrides, store)
-    out = make_console()
+    """Run all variants, ``jobs`` at once, and write the page; for JSON what the variants say goes into logs, and how it
+    goes on to standard error. Raises Failed naming those that did not finish."""
+    sweep = load_sweep(config, overrides, store, until=until)
+    out, logged = make_console(stderr=as_json), jobs > 1 or as_json
     out.print(f"[bold]{sweep.name}[/]  {_told(sweep)}", highlight=False)
-    folder, before = make_folder(RUNS / f"{sweep.name}-sweep"), sweep.there()
-    ended = _run(sweep, out, folder, store=store, jobs=jobs, until=until)
-    bad = [each for each in ended if each.code != 0]
+    folder = make_folder(RUNS / f"{sweep.name}-sweep")
+    ended = _run(sweep, out, folder, store=store, jobs=jobs, logged=logged)
+    costs, page = cost_of(sweep, ended), None
     good = [each.member for each in ended if each.code == 0]
-    out.print()
-    out.print(_table(cost_of(sweep, good, before=before), planned=False))
     if until is None and good:
-        page = write_page([read_run(RUNS, member.run) for member in good], folder, alone=False)
-        out.print(f"Report: {page}", highlight=False, soft_wrap=True)
+        runs = [read_run(RUNS, member.run) for member in good]
+        page = write_page(runs, folder, alone=False, spending=spending_of(costs))
+    if as_json:
+        print(json.dumps(_plain(sweep, ended, costs, page, folder), indent=1))
+    else:
+        out.print()
+        out.print(_table(costs, planned=False))
+        if page is not None:
+            out.print(f"Report: {page}", highlight=False, soft_wrap=True)
+    _refuse_unfinished(sweep, ended, f"in {folder}/VARIANT.log" if logged else "above")
+
+
+def _refuse_unfinished(sweep: Members, ended: Sequence[Ended], where: str) -> None:
+    bad = [each.member.variant for each in ended if each.code != 0]
     if bad:
-        names = ", ".join(each.member.variant for each in bad)
-        where = f"{folder}/VARIANT.log" if jobs > 1 else "above"
+        names = ", ".join(bad)
         raise Failed(
             f"{len(bad)} of the {count_of(len(sweep), 'variant')} did not finish: {names}. What each of them said "
             f"stands {where}. The same command goes on with them, and builds nothing twice."
@@ -65,15 +86,15 @@ def run_sweep(
 
 
 def _run(
-    sweep: Members, out: Console, folder: Path, *, store: str | None, jobs: int, until: str | None
+    sweep: Members, out: Console, folder: Path, *, store: str | None, jobs: int, logged: bool
 ) -> list[Ended]:
     crew = Crew()
 
     def work(member: Member) -> Ended:
         out.print(f"\n[bold]begins[/]  {member.variant}", highlight=False)
         out.file.flush()  # what the variant says comes after it
-        log = folder / f"{member.variant}.log" if jobs > 1 else None
-        return crew.run(member, command_of(sweep, member, store, until), log=log)
+        log = folder / f"{member.variant}.log" if logged else None
+        return crew.run(member, command_of(sweep, member, store), log=log)
 
     def ended(each: Ended) -> None:
         how = "done" if each.code == 0 else f"[red]ended with exit code {each.code}[/]"
@@ -90,15 +111,33 @@ def _told(sweep: Members) -> str:
 def _table(costs: Costs, *, planned: bool) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("variant", overflow="fold")
-    for header in ("its steps", "to build" if planned else "built now", "time", "bytes"):
+    for header in PLANNED if planned else DONE:
         table.add_column(header, justify="right", no_wrap=True)
     for row in costs.rows:
-        told = about_seconds(row.seconds) if planned else seconds_text(row.seconds)
-        seconds = told if row.seconds else ""
-        table.add_row(
-            row.name or "[dim](shared)[/]", str(row.steps), str(row.builds), seconds, bytes_text(row.bytes)
-        )
+        table.add_row(row.name or "[dim](shared)[/]", *cells_of(row, planned=planned))
     return table
+
+
+def _plain(
+    sweep: Members, ended: Sequence[Ended], costs: Costs, page: Path | None, folder: Path
+) -> dict[str, Any]:
+    """For JSON: what ``--plan --json`` has, of what was done, and how each variant ended."""
+    variants = [
+        {
+            "variant": each.member.variant,
+            "run": each.member.run,
+            "exit_code": each.code,
+            "seconds": each.seconds,
+            "log": str(folder / f"{each.member.variant}.log"),
+        }
+        for each in ended
+    ]
+    return {
+        "sweep": sweep.name,
+        "variants": variants,
+        "report": None if page is None else str(page),
+        **costs.plain(),
+    }
 
 
 def _sums(sweep: Members, costs: Costs, one: Priced) -> list[str]:
@@ -106,7 +145,8 @@ def _sums(sweep: Members, costs: Costs, one: Priced) -> list[str]:
     machine = one.machine
     return [
         f"{sweep.name}: {_told(sweep)}; {costs.builds} to build.",
-        f"Time: {about_seconds(costs.seconds)} on {machine} (to a factor of {machine.factor}), one after another; "
-        f"without sharing {about_seconds(costs.apart)}.",
-        f"Disk: {bytes_text(costs.bytes)} more, {bytes_text(one.room.free)} free.",
+        f"Time: {costs.seconds.told(about_seconds)} on {machine} (to a factor of {machine.factor}), one after another; "
+        f"without sharing {costs.apart.told(about_seconds)}{costs.seconds.lacking('time')}.",
+        f"Disk: {costs.bytes.told(about_bytes)} to be written, {bytes_text(one.room.free)} free"
+        f"{costs.bytes.lacking('size')}.",
     ]

@@ -18,8 +18,7 @@ from elf.cache.manifest import short
 from elf.cache.store import Artifact
 from elf.flows.request import Request
 from elf.flows.score_table import METRICS, PREFIX
-from elf.flows.sweep_costs import Costs
-from elf.pipeline.wording import bytes_text, seconds_text
+from elf.flows.sweep_costs import DONE, Costs, cells_of
 from elf.stages.guards import say_fault
 from elf.stages.scoretable import Table, make_tables
 
@@ -86,13 +85,7 @@ def show_page(name: str, page: Path, folder: Path) -> None:
 def show_costs(name: str, costs: Costs) -> None:
     """What each variant of a sweep has for itself, what several share, and what was built of it now."""
     rows = [
-        {
-            "variant": row.name or "(shared)",
-            "its steps": row.steps,
-            "built now": row.builds,
-            "time": seconds_text(row.seconds),
-            "bytes": bytes_text(row.bytes),
-        }
+        {"variant": row.name or "(shared)"} | dict(zip(DONE, cells_of(row, planned=False), strict=True))
         for row in costs.rows
     ]
     description = (

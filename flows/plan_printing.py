@@ -9,9 +9,10 @@ from rich.table import Table
 
 from elf.cache.manifest import short
 from elf.flows.priced import Priced, Row
-from elf.pipeline.wording import about, about_seconds, amount_text, bytes_text
+from elf.pipeline.wording import about, about_bytes, about_seconds, amount_text, bytes_text
 from elf.stages.load import busy_text
 from elf.stages.machine import Machine
+from elf.stages.totals import Total
 
 WIDTH = 80
 _STATES = {"hit": "[green]hit[/]", "remote": "[green]remote[/]", "build": "build", "skip": "[dim]skip[/]"}
@@ -74,7 +75,8 @@ def _sums(priced: Priced) -> Iterator[tuple[str, str | None]]:
     if "build" in states:
         machine = priced.machine
         yield (
-            f"Time: {about_seconds(priced.seconds)} for the rest on {machine} (to a factor of {machine.factor}).",
+            f"Time: {priced.seconds.told(about_seconds)} for the rest on {machine} (to a factor of {machine.factor})"
+            f"{priced.seconds.lacking('time')}.",
             None,
         )
         yield _speed(machine), "dim"
@@ -83,7 +85,11 @@ def _sums(priced: Priced) -> Iterator[tuple[str, str | None]]:
             yield told, "yellow"
         yield from _slow(priced)
     room = priced.room
-    words = f"Disk: needs {about(bytes_text(room.expected))} in {_shown(store)}, {bytes_text(room.free)} free"
+    size = Total(room.expected, room.unknown)
+    words = (
+        f"Disk: needs {size.told(about_bytes)} in {_shown(store)}, {bytes_text(room.free)} free"
+        f"{size.lacking('size')}"
+    )
     if room.fits:
         yield f"{words}.", None
     else:

@@ -44,11 +44,12 @@ def _plain(priced: Priced) -> dict[str, Any]:
             }
             for each, state in priced.rows
         ],
-        "bytes_needed": priced.room.expected,
+        "bytes_needed": None if priced.room.unknown else priced.room.expected,
         "bytes_needed_at_least": priced.room.least,
+        "bytes_needed_unknown": list(priced.room.unknown),
         "bytes_free": priced.room.free,
         "fits": priced.room.fits,
-        "seconds": priced.seconds,
+        **priced.seconds.plain("seconds"),
         "latents": None if request.source is None else request.source.source,
         "break_even": None if priced.break_even is None else priced.break_even.plain(),
         "training": None if priced.training is None else asdict(priced.training),

@@ -15,7 +15,7 @@ from elf.stages.estimate import Estimator, TrainingSpeed
 from elf.stages.experiment import TRAIN
 from elf.stages.machine import Machine, measured_machine, this_machine
 from elf.stages.room import Room, measure_room
-from elf.stages.totals import Estimate, total_seconds
+from elf.stages.totals import Estimate, Total, total_seconds
 
 State: TypeAlias = Literal["hit", "remote", "build", "skip"]
 """In the store; to be pulled; to be built; not needed by what is built."""
@@ -45,7 +45,7 @@ class Priced:
         return [row.estimate for row in self.rows if row.state == "build"]
 
     @property
-    def seconds(self) -> float:
+    def seconds(self) -> Total:
         return total_seconds(self.builds)
 
 
@@ -56,9 +56,10 @@ class _Seen(NamedTuple):
     found: Artifact | None
 
 
-def price_plan(request: Request, remote: Elsewhere, *, probe: bool) -> Priced:
-    """Nothing is fetched or built; the machine is measured where it was not before, or if ``probe``."""
-    seen = _look(request, remote)
+def price_plan(request: Request, remote: Elsewhere, *, probe: bool, until: str | None = None) -> Priced:
+    """Nothing is fetched or built; the machine is measured where it was not before, or if ``probe``. ``until``: a stage
+    or step that a run would stop at, beyond which there is no row."""
+    seen = _look(request, remote, until)
     if probe or any(each.state == "build" for each in seen.values()):
         machine = measured_machine(complain, anew=probe)
         machine = replace(machine, disk=disk_speed(request.store.root, anew=probe))
@@ -66,7 +67,10 @@ def price_plan(request: Request, remote: Elsewhere, *, probe: bool) -> Priced:
         machine = replace(this_machine(), disk=known_disk(request.store.root))
     work = Estimator(request.experiment, machine)
     estimates = work.walk(request.plan, lambda planned: seen[planned.step.name].found)
-    rows = tuple(Row(each, seen[each.planned.step.name].state) for each in estimates)
+    within = request.plan.names() if until is None else request.plan.upstream(request.plan.select(until))
+    names = set(within)
+    told = (each for each in estimates if each.planned.step.name in names)
+    rows = tuple(Row(each, seen[each.planned.step.name].state) for each in told)
     coming = [replace(row.estimate, found=None) for row in rows if row.state in ("build", "remote")]
     room = measure_room(coming, free_bytes(request.store.root), request.begun)
     trains = [each.planned for each, state in rows if each.planned.step.spec is TRAIN and state == "build"]
@@ -74,9 +78,9 @@ def price_plan(request: Request, remote: Elsewhere, *, probe: bool) -> Priced:
     return Priced(request, rows, room, machine, break_even, speed)
 
 
-def _look(request: Request, remote: Elsewhere) -> dict[str, _Seen]:
+def _look(request: Request, remote: Elsewhere, until: str | None) -> dict[str, _Seen]:
     """Each step in the store, else at the remote if a run would ask there."""
-    wanted = needed(request.plan, request.store, remote=remote)
+    wanted = needed(request.plan, request.store, until=until, remote=remote)
     seen: dict[str, _Seen] = {}
     for planned in request.plan:
         name, found = planned.step.name, request.store.find(*planned.place)

@@ -25,7 +25,7 @@ from elf.flows.flow_parameters import REFUSALS, Scalar, StageName, as_overrides
 from elf.flows.flow_signals import heeding_termination
 from elf.flows.flow_state import under_worker
 from elf.flows.request import RUNS
-from elf.flows.sweep_costs import cost_of
+from elf.flows.sweep_costs import cost_of, spending_of
 from elf.flows.sweep_running import Crew, Ended, command_of, run_members
 from elf.flows.sweeping import Member, Members, load_sweep
 from elf.pipeline.runs import PAGE, read_run
@@ -66,11 +66,12 @@ def elf_sweep(
     settle_earlier()
     with under_worker(), heeding_termination():
         try:
-            sweep = load_sweep(config, as_overrides(overrides or {}), store, called="overrides")
+            settings = as_overrides(overrides or {})
+            sweep = load_sweep(config, settings, store, until=until, called="overrides")
         except REFUSALS as error:
             return FailedState(message=str(error))
-        work = Work(sweep, make_folder(RUNS / f"{sweep.name}-sweep"), store, until)
-        return _finish(work, sweep.there(), _run(work, jobs))
+        work = Work(sweep, make_folder(RUNS / f"{sweep.name}-sweep"), store)
+        return _finish(work, _run(work, jobs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +81,12 @@ class Work:
     sweep: Members
     folder: Path
     store: str | None
-    until: str | None
     crew: Crew = field(default_factory=Crew)
     ended: dict[str, Ended] = field(default_factory=dict)
 
     def run(self, member: Member) -> Ended:
         """One variant, its lines in its log and in the task's."""
-        command = command_of(self.sweep, member, self.store, self.until)
+        command = command_of(self.sweep, member, self.store)
         each = self.crew.run(member, command, log=self.log(member), heard=get_run_logger().info)
         self.ended[member.variant] = each
         return each
@@ -104,7 +104,7 @@ class Work:
 @task(cache_policy=NO_CACHE, persist_result=False, task_run_name="{name}")
 def variant(name: str, work: Work, member: Member) -> State[Any]:
     """Run one variant to its end."""
-    places = [planned.place for planned in member.request.plan]
+    places = [planned.place for planned in work.sweep.steps(member)]
     missing = sum(member.request.store.find(*place) is None for place in places)
     each = work.run(member)
     if each.code != 0:
@@ -124,13 +124,14 @@ def _run(work: Work, jobs: int) -> list[Ended]:
     return run_members(list(work.sweep), run, work.crew, jobs=jobs, ended=lambda each: None)
 
 
-def _finish(work: Work, before: frozenset[str], ended: list[Ended]) -> State[Any]:
+def _finish(work: Work, ended: list[Ended]) -> State[Any]:
     """One page and what it cost, and a state that says what was done."""
     good = [each.member for each in ended if each.code == 0]
-    costs = cost_of(work.sweep, good, before=before)
+    costs = cost_of(work.sweep, ended)
     show_costs(work.sweep.name, costs)
-    if good and work.until is None:
-        write_page([read_run(RUNS, member.run) for member in good], work.folder, alone=False)
+    if good and work.sweep.until is None:
+        runs = [read_run(RUNS, member.run) for member in good]
+        write_page(runs, work.folder, alone=False, spending=spending_of(costs))
         show_page(f"{work.sweep.name}-sweep", (work.folder / PAGE).absolute(), work.folder)
     bad = [each.member.variant for each in ended if each.code != 0]
     if bad:

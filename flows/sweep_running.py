@@ -10,13 +10,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from elf.flows.sweeping import Member, Members
+from elf.flows.told_outcomes import VARIABLE, How, read_outcomes
 
 GRACE = 60.0
 """Seconds in which a variant that is to stop saves what it has."""
@@ -26,11 +28,12 @@ LOOK = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a variant's command ended: its exit code and the seconds it took."""
+    """How a variant's command ended: its exit code, the seconds it took, and by key how its steps came to be there."""
 
     member: Member
     code: int
     seconds: float
+    outcomes: Mapping[str, How] = field(default_factory=dict[str, How])
 
 
 class Crew:
@@ -52,16 +55,19 @@ class Crew:
         """Run ``elf`` with these arguments. A log takes what it says, and where there is none this process's output;
         ``heard`` is given each line that comes into the log."""
         since, before = time.monotonic(), log.stat().st_size if log is not None and log.exists() else 0
-        process = self._start(arguments, log)
-        if process is None:
-            return Ended(member, 128 + signal.SIGTERM, 0.0)
-        try:
-            if log is not None and heard is not None:
-                follow(log, before, process, heard)
-            return Ended(member, process.wait(), time.monotonic() - since)
-        finally:
-            with self._lock:
-                self._working.discard(process)
+        with TemporaryDirectory(prefix="elf-") as folder:
+            told = Path(folder, "outcomes.jsonl")
+            process = self._start(arguments, log, told)
+            if process is None:
+                return Ended(member, 128 + signal.SIGTERM, 0.0)
+            try:
+                if log is not None and heard is not None:
+                    follow(log, before, process, heard)
+                code = process.wait()
+                return Ended(member, code, time.monotonic() - since, read_outcomes(told))
+            finally:
+                with self._lock:
+                    self._working.discard(process)
 
     def stop(self) -> None:
         """Have all end; those that come to start do not."""
@@ -70,7 +76,9 @@ class Crew:
             for process in self._working:
                 process.terminate()
 
-    def _start(self, arguments: Sequence[str], log: Path | None) -> subprocess.Popen[bytes] | None:
+    def _start(
+        self, arguments: Sequence[str], log: Path | None, told: Path
+    ) -> subprocess.Popen[bytes] | None:
         """The process, or None where all were told to stop."""
         supervised = [sys.executable, "-m", "elf.pipeline.supervise", str(os.getpid()), str(GRACE)]
         with self._lock, nullcontext() if log is None else log.open("ab") as output:
@@ -83,6 +91,7 @@ class Crew:
                 stdout=output,
                 stderr=None if output is None else subprocess.STDOUT,
                 start_new_session=True,
+                env={**os.environ, VARIABLE: str(told)},
             )
             self._working.add(process)
             return process
@@ -117,10 +126,13 @@ def run_members(
     return [each.result() for each in begun]
 
 
-def command_of(sweep: Members, member: Member, store: str | None, until: str | None) -> list[str]:
+def command_of(sweep: Members, member: Member, store: str | None) -> list[str]:
     """What ``elf`` is told for a member."""
     settings = [word for override in member.overrides for word in ("--set", override)]
-    more = [*(["--store", store] if store is not None else []), *(["--until", until] if until else [])]
+    more = [
+        *(["--store", store] if store is not None else []),
+        *(["--until", sweep.until] if sweep.until else []),
+    ]
     return ["run", sweep.config, *settings, *more]
 
 

@@ -31,11 +31,12 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The variants of a sweep called ``name``."""
+    """The variants of a sweep called ``name``; where ``until`` names a stage or step, each up to that."""
 
     name: str
     config: str
     members: tuple[Member, ...]
+    until: str | None = None
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self.members)
@@ -43,28 +44,33 @@ class Members:
     def __len__(self) -> int:
         return len(self.members)
 
+    def steps(self, member: Member) -> tuple[Planned, ...]:
+        """Those of one variant, inputs first."""
+        plan = member.request.plan
+        within = set(plan.names() if self.until is None else plan.upstream(plan.select(self.until)))
+        return tuple(planned for planned in plan if planned.step.name in within)
+
     def distinct(self) -> Mapping[str, Planned]:
         """The steps of all variants by their keys, each once, inputs first."""
-        return {planned.key: planned for member in self.members for planned in member.request.plan}
-
-    def there(self) -> frozenset[str]:
-        """Keys that are in the store."""
-        return frozenset(
-            planned.key
-            for member in self.members
-            for planned in member.request.plan
-            if member.request.store.find(*planned.place) is not None
-        )
+        return {planned.key: planned for member in self.members for planned in self.steps(member)}
 
     def shared(self) -> frozenset[str]:
         """Keys that more than one variant has."""
-        often = Counter(key for member in self.members for key in {each.key for each in member.request.plan})
+        often = Counter(key for member in self.members for key in {each.key for each in self.steps(member)})
         return frozenset(key for key, times in often.items() if times > 1)
 
 
-def load_sweep(config: str, overrides: Sequence[str], store: str | None, *, called: str = "--set") -> Members:
-    """Read, vary, validate and plan; all variants, before anything is built. ``called`` is what the overrides are known
-    as to whoever gave them. Raises Misconfigured for anything wrong with one of them."""
+def load_sweep(
+    config: str,
+    overrides: Sequence[str],
+    store: str | None,
+    *,
+    until: str | None = None,
+    called: str = "--set",
+) -> Members:
+    """Read, vary, validate and plan; all variants, before anything is built. ``until``: a stage or step they end with.
+    ``called`` is what the overrides are known as to whoever gave them. Raises Misconfigured for anything wrong with one
+    of them, and where one has no such stage or step."""
     whole = load_experiment(config, Experiment, overrides, shipped_folder(), called=called)
     if whole.sweep is None:
         raise Misconfigured(
@@ -85,7 +91,10 @@ def load_sweep(config: str, overrides: Sequence[str], store: str | None, *, call
             ) from error
         members.append(Member(variant.name, told, request))
     _refuse_twins(members)
-    return Members(whole.name, config, tuple(members))
+    if until is not None:
+        for member in members:
+            member.request.plan.select(until)
+    return Members(whole.name, config, tuple(members), until)
 
 
 def _refuse_twins(members: Sequence[Member]) -> None:

@@ -2,13 +2,13 @@
 
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from elf.flows.priced import Priced, price_plan
 from elf.flows.table_rows import Filled, Found, Library
 from elf.pipeline.sharing import Elsewhere
-from elf.stages.totals import Estimate
+from elf.stages.totals import Estimate, Total, total_bytes, total_seconds
 
 FEW = 4
 """Settings of a configuration that are built one by one; of more, all are."""
@@ -23,14 +23,18 @@ class Need:
     more: str
     rows: int
     builds: int
-    seconds: float
-    bytes: int
+    seconds: Total
+    bytes: Total
 
     def plain(self) -> dict[str, Any]:
         """For JSON, the command in one piece."""
-        plain = asdict(self)
-        more = plain.pop("more")
-        return plain | {"command": f"{self.command} {more}".rstrip()}
+        return {
+            "command": f"{self.command} {self.more}".rstrip(),
+            "rows": self.rows,
+            "builds": self.builds,
+            **self.seconds.plain("seconds"),
+            **self.bytes.plain("bytes"),
+        }
 
 
 def needs_of(rows: Iterable[Filled], library: Library, remote: Elsewhere) -> list[Need]:
@@ -90,6 +94,6 @@ def _need(command: str, rows: int, builds: Iterable[Estimate], library: Library,
         shlex.join(more),
         rows,
         len(new),
-        sum(each.seconds or 0.0 for each in new.values()),
-        sum(each.bytes or 0 for each in new.values()),
+        total_seconds(new.values()),
+        total_bytes(new.values()),
     )

@@ -9,11 +9,12 @@ from rich.table import Table as Grid
 from elf.flows.plan_printing import print_wrapped
 from elf.flows.table_needs import Need
 from elf.flows.table_rows import Filled, Found
-from elf.pipeline.wording import DASH, about, about_seconds, bytes_text, count_of
+from elf.pipeline.wording import DASH, about_bytes, about_seconds, count_of
 from elf.stages.ledger import Ledger
 from elf.stages.ledger_text import rows_of_ledger, sentences
 from elf.stages.machine import this_machine
 from elf.stages.tables import Figure, Score, Table
+from elf.stages.totals import Total
 
 MISSING = "—"
 MARK = "†"
@@ -111,17 +112,19 @@ def print_needs(out: Console, needs: Sequence[Need], ours: Sequence[Found], *, s
     grid.add_column(f"{MISSING} is built by", overflow="fold")
     for header in ("rows", "steps", "time", "bytes"):
         grid.add_column(header, justify="right", no_wrap=True)
+    seconds, size = (sum(each, Total()) for each in ([n.seconds for n in needs], [n.bytes for n in needs]))
     for need in needs:
         grid.add_row(need.command, str(need.rows), str(need.builds), *_price(need.seconds, need.bytes))
     if len(needs) > 1:
         every = (sum(each.rows for each in needs), sum(each.builds for each in needs))
-        price = _price(sum(each.seconds for each in needs), sum(each.bytes for each in needs))
+        price = _price(seconds, size)
         grid.add_row("all of these, in this order", *map(str, every), *price, style="bold")
     out.print(grid)
     if needs[0].more:
         print_wrapped(out, f"Each with {needs[0].more}")
     machine = this_machine()
-    print_wrapped(out, f"Time on {machine}, to a factor of {machine.factor}.")
+    lacking = f"{seconds.lacking('time')}{size.lacking('size')}"
+    print_wrapped(out, f"Time on {machine}, to a factor of {machine.factor}{lacking}.")
 
 
 def print_cost(out: Console, ledger: Ledger) -> None:
@@ -154,5 +157,5 @@ def _by_configuration(ours: Sequence[Found]) -> Iterator[str]:
         yield f"{config}: {'; '.join(told)}."
 
 
-def _price(seconds: float, size: int) -> tuple[str, str]:
-    return about_seconds(seconds) if seconds else DASH, about(bytes_text(size)) if size else DASH
+def _price(seconds: Total, size: Total) -> tuple[str, str]:
+    return seconds.cell(about_seconds), size.cell(about_bytes)

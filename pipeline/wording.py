@@ -61,6 +61,11 @@ def about(text: str) -> str:
     return text if text == DASH else f"~{text}"
 
 
+def about_bytes(count: float | None) -> str:
+    """An estimated size: ``~246 MB``."""
+    return about(bytes_text(count))
+
+
 def about_seconds(seconds: float | None) -> str:
     """An estimated time, as coarse as it is uncertain: ``~52 s``, ``~5 min``, ``~36 h``, ``~12 days``."""
     if seconds is None:

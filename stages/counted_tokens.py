@@ -4,13 +4,17 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from elf.cache.errors import Damaged
+from elf.pipeline.errors import Failed
 from elf.stages.counted import Counted, Lineage, Part, Untold, fact, setting, whole
 from elf.stages.json_files import read_json, stream_json_lines
 from elf.stages.lineage import Node
 from elf.stages.model.flops import token_flops, token_sample_flops
 from elf.stages.model.token_config import TokenConfig, TokenSamplerConfig
 from elf.stages.pace import METRICS
+from elf.stages.rows import TokenRows
 from elf.stages.texts import SETTINGS
 
 
@@ -66,8 +70,24 @@ def count_token_sampling(node: Node, lineage: Lineage, model: TokenConfig) -> Co
     """As many operations as a sampler takes on average: it ends where all texts of a batch have. Raises Untold."""
     assert node.folder is not None
     texts, sampler = fact(node, "texts"), _sampler(node.folder)
-    part = Part("sampling", texts, texts * token_sample_flops(model, sampler, model.length), False)
-    return Counted(texts * model.length, (part,))
+    a_text = token_sample_flops(model, sampler, model.length, given=_given(node, lineage, model))
+    return Counted(texts * model.length, (Part("sampling", texts, texts * a_text, False),))
+
+
+def _given(node: Node, lineage: Lineage, model: TokenConfig) -> float:
+    """Positions of a row that are its condition: on average over the rows, or what an autoregressive model leaves to
+    every condition. Raises Untold."""
+    tokens = lineage.above(node, "tokens")
+    source = None if tokens is None else setting(tokens, "tokenize", "max_source")
+    if source is None:
+        return 0.0
+    if model.causal:
+        return float(source)
+    try:
+        rows = TokenRows.open(lineage.folder(node, "tokens"))
+        return float(rows.condition_lengths(np.arange(rows.rows)).mean()) if rows.rows else float(source)
+    except (Damaged, Failed, OSError) as error:
+        raise Untold("the rows it writes on from cannot be read") from error
 
 
 def _sampler(folder: Path) -> TokenSamplerConfig:

@@ -13,7 +13,8 @@ from typing import Any
 from elf.cache.store import Artifact
 from elf.pipeline.devices import Devices, read_devices
 from elf.stages.counted import Counted, Lineage, Untold
-from elf.stages.counted_encoder import count_encoding, count_pretraining
+from elf.stages.counted_encoder import count_encoding
+from elf.stages.counted_pretraining import count_pretraining
 from elf.stages.counted_texts import count_judging, count_sampling
 from elf.stages.counted_training import count_distillation, count_training
 from elf.stages.lineage import Node, trace
@@ -109,6 +110,11 @@ class Ledger:
         return tuple(line for line in self.lines if line.counted.untold)
 
     @property
+    def imported(self) -> tuple[str, ...]:
+        """Names of the weights that were trained elsewhere, so that nobody here knows on how much."""
+        return tuple(line.name for line in self.lines if line.stage == "weights")
+
+    @property
     def seconds(self) -> float:
         return sum(line.seconds or 0.0 for line in self.lines)
 
@@ -136,6 +142,9 @@ class Ledger:
             "seconds": self.seconds,
             "device_seconds": {kind or "untold": seconds for kind, seconds in self.device_seconds.items()},
             "trained_tokens": self.tokens("train", "distill"),
+            "trained_tokens_untold": list(self.imported),
+            "distilled_tokens": self.tokens("distill"),
+            "pretrained_tokens": self.tokens("pretrain"),
         }
 
 

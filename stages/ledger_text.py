@@ -64,15 +64,28 @@ def _device_time(line: Line) -> str:
 
 def sentences(ledger: Ledger) -> Iterator[str]:
     """What stands under the rows."""
-    trained = ledger.tokens("train", "distill")
-    if trained:
-        yield f"Trained on {amount_text(trained)} tokens, rows times their length."
+    yield from _trained_on(ledger)
     kinds = [f"{seconds_text(seconds)} on {KINDS[kind]}" for kind, seconds in ledger.device_seconds.items()]
     if kinds:
         yield f"Device time: {', '.join(kinds)}."
     yield from _computed_on(ledger)
     for line in ledger.untold:
         yield f"{line.name}: operations not told, for {line.counted.untold}."
+
+
+def _trained_on(ledger: Ledger) -> Iterator[str]:
+    """On how many tokens, training and distillation apart, and of which weights nobody here knows it."""
+    parts = {"training": ledger.tokens("train"), "distillation": ledger.tokens("distill")}
+    told = [f"{amount_text(tokens)} in {name}" for name, tokens in parts.items() if tokens]
+    imported = ledger.imported
+    if told:
+        whole = amount_text(sum(parts.values()))
+        apart = f": {' and '.join(told)}" if parts["distillation"] else ""
+        yield f"Trained {'here ' if imported else ''}on {whole} tokens, rows times their length{apart}."
+    if imported:
+        yield f"{', '.join(imported)}: imported weights; on how many tokens they were trained is not known."
+    if pretrained := ledger.tokens("pretrain"):
+        yield f"The encoder's own training saw {amount_text(pretrained)} tokens, padding apart."
 
 
 def _computed_on(ledger: Ledger) -> Iterator[str]:

@@ -23,13 +23,15 @@ MARGIN = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Bytes that are needed, at the worst moment, to the best of what is known and at the least, and are free."""
+    """Bytes that are needed, at the worst moment, to the best of what is known and at the least, and are free.
+    ``unknown``: names of steps whose bytes nobody knows, and which are none of these."""
 
     expected: int
     least: int
     free: int
     steps: int
     largest: Estimate | None
+    unknown: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -59,7 +61,8 @@ def measure_room(builds: Iterable[Estimate], free: int, begun: Callable[[Planned
             expected_now += kept
             least_now += sure
         biggest = max(biggest, (kept, each), key=lambda pair: pair[0])
-    return Room(expected, least, free, len(keyed), biggest[1])
+    unknown = tuple(each.planned.step.name for each in keyed.values() if each.bytes is None)
+    return Room(expected, least, free, len(keyed), biggest[1], unknown)
 
 
 def refuse_what_cannot_fit(room: Room, store: Path) -> str | None:

@@ -20,6 +20,7 @@ from elf.stages.plots import draw_together
 from elf.stages.published import PUBLISHED, Published, PublishedTask
 from elf.stages.report import call, describe_floor, flatten, key_figures, read_scored, reading_order
 from elf.stages.scoretable import Table, make_tables
+from elf.stages.spending import Spending
 from elf.stages.training_metrics import METRICS as LOSSES
 from elf.stages.training_metrics import read_metrics
 
@@ -48,7 +49,7 @@ class Group:
     version: str
 
 
-def compose_runs(runs: Sequence[Run]) -> Page:
+def compose_runs(runs: Sequence[Run], spending: Spending | None = None) -> Page:
     """The page of runs with different names."""
     scored = _scored(runs)
     published = _published(runs)
@@ -69,6 +70,7 @@ def compose_runs(runs: Sequence[Run]) -> Page:
         galleries=_galleries(runs),
         folded=max(FOLDED, 2 * len(runs) + 1),
         drawings=drawings,
+        spending=spending,
         keys=list(_keys(runs)),
     )
     return Page(html, (*(plane.drawing for plane in planes), *drawings))

@@ -141,7 +141,7 @@ def _by_room(train: Planned, estimates: tuple[Estimate, ...], free: int, *, row_
     latents = sizes[train.step.inputs[LATENTS]]
     if latents is None:
         return Choice("store", "how many bytes they take is not known yet", compute.window_bytes)
-    room, needed = int(free * (1 - MARGIN)), total_bytes(estimates)
+    room, needed = int(free * (1 - MARGIN)), int(total_bytes(estimates).known)
     size, left = about(bytes_text(latents)), bytes_text(free)
     if needed <= room:
         return Choice("store", f"{size} fit, {left} are free", compute.window_bytes)

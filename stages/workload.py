@@ -111,7 +111,8 @@ def _token_sampling(
 ) -> Work:
     masked, length = section.method == "masked", experiment.tokenize.length
     sampler = TokenSamplerConfig(network.method, steps=section.steps if masked else None)
-    flops = token_sample_flops(network, sampler, length)
+    given = (experiment.tokenize.max_source or 0) if experiment.data.train.pairs else 0
+    flops = token_sample_flops(network, sampler, length, given=given)
     asked = -(-texts // batch) * (min(section.steps, length) if masked else length)
     return Work(
         texts * flops,

@@ -103,15 +103,15 @@ def sample_flops(config: ModelConfig, sampler: SamplerConfig, length: int, *, co
 
 
 def token_flops(config: TokenConfig, length: int) -> Flops:
-    """Of one row of `length` positions through a model of tokens, the head on all of them. Causal attention compares
-    half of the pairs."""
+    """Of one row of `length` positions through a model of tokens, the head on all of them. The projection before the
+    head sees every position and counts with the trunk. Causal attention compares half of the pairs."""
     hidden, seen = config.hidden, (length + 1) / 2 if config.causal else length
     block = 4 * hidden * hidden + 3 * hidden * config.feed_width
     return Flops(
-        trunk=2.0 * length * config.depth * block,
+        trunk=2.0 * length * (config.depth * block + hidden * hidden),
         attention=4.0 * config.depth * length * seen * hidden,
         flow_head=0.0,
-        decode_head=2.0 * length * hidden * (hidden + config.vocabulary),
+        decode_head=2.0 * length * hidden * config.vocabulary,
     )
 
 
@@ -122,13 +122,17 @@ def token_step_parts(config: TokenConfig, length: int) -> tuple[float, float]:
     return 3.0 * (one.trunk + one.attention), (3.0 if config.causal else 1.5) * one.decode_head
 
 
-def token_sample_flops(config: TokenConfig, sampler: TokenSamplerConfig, length: int) -> float:
-    """Of one text. Each token goes through an autoregressive model once; a masked one is asked in every step in which
-    a token is unmasked: of few steps in all of them, of many about as often as there are tokens."""
-    one, calls = token_flops(config, length), 1.0
+def token_sample_flops(
+    config: TokenConfig, sampler: TokenSamplerConfig, length: int, *, given: float = 0.0
+) -> float:
+    """Of one text, in a row of which `given` positions are its condition. Each token goes through an autoregressive
+    model once; a masked one is asked in every step in which a token is unmasked: of few steps in all of them, of many
+    about as often as there are tokens to unmask. Every time the whole row goes through, condition and all; logits are
+    made once for each token."""
+    one, calls, free = token_flops(config, length), 1.0, length - given
     if sampler.steps is not None:
-        calls = sampler.steps * (1.0 - (1.0 - 1.0 / sampler.steps) ** length)
-    return calls * (one.trunk + one.attention) + one.decode_head
+        calls = sampler.steps * (1.0 - (1.0 - 1.0 / sampler.steps) ** free)
+    return calls * (one.trunk + one.attention) + one.decode_head * free / length
 
 
 def muon_flops(config: ModelConfig | TokenConfig) -> float:

@@ -4,21 +4,33 @@ import json
 import re
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import half_made, start, wait_for_the_end, wait_until
 from typer.testing import CliRunner
 
 from elf.flows.cli import app
+from elf.flows.request import load_request
 from elf.flows.sweeping import load_sweep
+from elf.flows.told_outcomes import VARIABLE, read_outcomes, telling_outcomes, together
 from elf.pipeline.errors import Misconfigured
+from elf.pipeline.runner import Outcome
 from elf.stages import assets
 from elf.stages.assets import digest_path
+from elf.stages.estimate import _Cost  # pyright: ignore[reportPrivateUsage]
 
 OVER = "sweep.over={train.model.bottleneck: [8, 16, null], train.optim.lr: [0.004, 0.002]}"
 QUICK = ("--set", "train.steps=3", "train.heldout=null", "pretrain.steps=2", "evaluate.controls=[]")
 QUICK = (*QUICK, "sample=[{name: ode, method: ode, steps: 2, guidance: 1.0, gamma: 0.0, count: 4}]")
 """Settings with which a variant takes seconds."""
+
+
+class Narrating:
+    """A watcher that hears all and says nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +54,56 @@ def test_what_variants_share_is_priced_once(home: Path) -> None:
     assert told["seconds"] < told["seconds_without_sharing"]
     assert not (home / "store").exists()
     assert not (home / "runs").exists()
+
+
+def test_a_plan_until_a_stage_is_the_price_of_what_would_be_built(home: Path) -> None:
+    plan = ["sweep", "tiny", "--set", OVER, "--plan", "--json"]
+    told = json.loads(CliRunner().invoke(app, [*plan, "--until", "encode"]).stdout)
+    assert [row["steps"] for row in told["rows"][1:]] == [0] * 6
+    assert told["builds"] == told["rows"][0]["builds"] == 7
+    assert told["seconds"] < json.loads(CliRunner().invoke(app, plan).stdout)["seconds"]
+
+
+@pytest.mark.parametrize("more", [(), ("--plan",), ("--json",)])
+def test_a_stage_that_there_is_not_is_refused_before_anything_starts(
+    home: Path, more: tuple[str, ...]
+) -> None:
+    done = CliRunner().invoke(app, ["sweep", "tiny", "--set", OVER, "--until", "nosuch", *more])
+    assert done.exit_code != 0
+    assert "There is no stage or step 'nosuch'" in done.output
+    assert list(home.iterdir()) == []
+
+
+def test_what_is_not_known_is_no_part_of_a_bare_sum(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elf.stages.estimate.Estimator.train", lambda *_: _Cost())
+    plan = ["sweep", "tiny", "--set", OVER, "--plan"]
+    told = json.loads(CliRunner().invoke(app, [*plan, "--json"]).stdout)
+    assert told["seconds"] is None
+    assert told["seconds_at_least"] > 0
+    assert told["seconds_unknown"] == told["bytes_unknown"] == ["train"]
+    said = " ".join(CliRunner().invoke(app, plan).output.split())
+    assert "Time: more than ~" in said
+    assert "; the time of 6 steps (train) is not known" in said
+    one = " ".join(CliRunner().invoke(app, ["plan", "tiny"]).output.split())
+    assert "the time of train is not known" in one
+    assert "the size of train is not known" in one
+
+
+def test_who_built_a_step_is_told_by_those_that_ran(home: Path) -> None:
+    """Another sweep may put a step there meanwhile, so that what is in the store now says nothing."""
+    first, second, *_ = load_request("tiny", QUICK[1:], None).plan
+    nothing: Any = None
+    monkey: Any = Narrating()
+    assert telling_outcomes(monkey) is monkey
+    path = home / "told"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, str(path))
+        telling = telling_outcomes(monkey)
+    telling.on_done(first, Outcome(first, nothing, False, 1.0))
+    telling.on_hit(second, nothing)
+    path.write_text(path.read_text() + '["cut')
+    assert read_outcomes(path) == {first.key: "built", second.key: "reused"}
+    assert together([{"a": "reused"}, {"a": "built"}, {"a": "pulled"}]) == {"a": "built"}
 
 
 def test_the_plan_fits_a_terminal(home: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from costly import MODEL, OBJECTIVE, ROWS, Costly, a_step, as_lines, card
 from run_folder import key_of
+from tokens import make_tokens
 
 from elf.cache.manifest import Manifest
 from elf.pipeline.descriptions import keep_description
@@ -27,6 +28,7 @@ from elf.stages.model.flops import (
 from elf.stages.model.token_config import TokenConfig, TokenSamplerConfig
 
 ONE = forward_flops(MODEL, MODEL.length)
+WORDS = [f"w{number}" for number in range(3, 10)]
 BLOCK = 2 * (4 * 6 * 8 + 6 * 2 * 10) + 4 * 8 * 8
 """Of a layer of the encoder, for one of eight positions."""
 ODE = SamplerConfig(method="ode", steps=3)
@@ -198,6 +200,27 @@ def test_what_does_not_tell_is_named_and_no_number(costly: Costly) -> None:
 def test_weights_from_outside_do_not_say_what_they_cost(costly: Costly) -> None:
     costly.add("weights", "train")
     assert line(ledger(costly, "train"), "train").counted.untold == "its weights were trained elsewhere"
+    said = list(sentences(ledger(costly, "train")))
+    assert "train: imported weights; on how many tokens they were trained is not known." in said
+    assert not any(each.startswith("Trained") for each in said)
+
+
+def test_what_was_distilled_from_weights_from_outside_was_trained_here_alone(costly: Costly) -> None:
+    costly.add("weights", "train", files={"model.json": card()})
+    distil(costly, [a_step(1, 3, "rows", teacher_rows=13)], steps=1, called=13)
+    found = ledger(costly, "round")
+    assert "Trained here on 32 tokens, rows times their length: 32 in distillation." in list(sentences(found))
+    plain = found.plain()
+    assert (plain["trained_tokens"], plain["trained_tokens_untold"]) == (32, ["weights · start"])
+
+
+def test_training_and_distillation_are_told_apart_and_together(costly: Costly) -> None:
+    costly.train([a_step(8, 24)], steps=1)
+    distil(costly, [a_step(1, 3, "rows", teacher_rows=13)], steps=1, called=13)
+    said = list(sentences(ledger(costly, "round")))
+    assert said[0] == (
+        "Trained on 64 tokens, rows times their length: 32 in training and 32 in distillation."
+    )
 
 
 def test_several_runs_count_what_they_share_once(costly: Costly) -> None:
@@ -268,3 +291,26 @@ def test_a_baseline_has_its_blocks_on_every_row_and_its_head_on_what_is_asked_fo
     )
     found = line(ledger(costly, "sample"), "sample")
     assert (found.flops, found.exact) == (10 * token_sample_flops(model, sampler, 8), False)
+
+
+def test_a_masked_model_is_asked_for_what_its_conditions_leave(tmp_path: Path) -> None:
+    """Sources of one and of three tokens, in rows of eight: seven and five places are unmasked."""
+    model = TokenConfig(method="masked", vocabulary=50, length=8, hidden=12, depth=2, heads=2)
+    pairs = [("w3", "w4"), ("w3 w4 w5", "w6")]
+    costly = Costly(tmp_path / "store")
+    folder = make_tokens(tmp_path / "made", pairs, words=WORDS, length=8, max_source=4)
+    costly.tokens(source=4, files=folder)
+    costly.add(
+        "train", "train", files={"model.json": json.dumps({"method": "masked", "model": asdict(model)})}
+    )
+    sampler = TokenSamplerConfig("masked", steps=16)
+    costly.add(
+        "sample",
+        "sample",
+        {"model": "train", "tokens": "tokens"},
+        facts={"texts": 10},
+        files={"settings.json": json.dumps({**asdict(sampler), "count": 10})},
+    )
+    found = line(ledger(costly, "sample"), "sample")
+    assert found.flops == pytest.approx(10 * token_sample_flops(model, sampler, 8, given=2))
+    assert (found.flops or 0.0) < 0.8 * 10 * token_sample_flops(model, sampler, 8)

@@ -10,6 +10,7 @@ from run_folder import RunFolder, made_up_metrics
 from elf.pipeline.config import load_experiment
 from elf.stages.config import Experiment
 from elf.stages.side_by_side import Run, compose_runs
+from elf.stages.spending import Spending
 
 SHIPPED = Path(__file__).parents[2] / "configs"
 SDE = {
@@ -78,6 +79,16 @@ def test_keys_show_what_is_shared(page: str):
     rows = re.findall(r"<tr><td>(tokenize|train)</td><td>(\w{12})</td><td>(\w{12})</td></tr>", page)
     assert {name: one == two for name, one, two in rows} == {"train": False, "tokenize": True}
     assert "encode" in keys
+
+
+def test_what_each_cost_stands_on_the_page_where_it_is_told(tmp_path: Path, page: str):
+    assert 'id="costs"' not in page
+    runs = [make_run(tmp_path, name, f"data.train.text={name}") for name in ("one", "two")]
+    rows = (("(shared)", "3", "0", "3", "4 s"), ("one", "2", "2", "0", "9 s"))
+    told = Spending(("variant", "its steps", "built now", "reused", "time"), rows, "13 s in all.")
+    said = words(compose_runs(runs, told).html)
+    assert "variant its steps built now reused time (shared) 3 0 3 4 s one 2 2 0 9 s" in said
+    assert "13 s in all." in said
 
 
 def test_the_page_needs_nothing_beside_it(page: str):

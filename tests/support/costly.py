@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 from judging import make_artifact
@@ -47,7 +48,12 @@ class Costly:
         self.made[name] = made
         return made
 
-    def tokens(self, name: str = "tokens", *, rows: int = ROWS, source: int | None = None) -> Artifact:
+    def tokens(
+        self, name: str = "tokens", *, rows: int = ROWS, source: int | None = None, files: Path | None = None
+    ) -> Artifact:
+        """``files``: a folder that the artifact's rows are taken from."""
+        if files is not None:
+            copytree(files, self.root / "tokenize" / key_of(name))
         settings = {"length": MODEL.length, "max_source": source}
         config = {"tokenize": settings, "data": {"source": None if source is None else "de"}}
         return self.add("tokenize", name, facts={"rows": rows, "packed": rows * 8}, config=config)

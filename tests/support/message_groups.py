@@ -117,6 +117,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "stages/comparing.py",
         "stages/counted.py",
         "stages/counted_encoder.py",
+        "stages/counted_pretraining.py",
         "stages/counted_texts.py",
         "stages/counted_tokens.py",
         "stages/counted_training.py",
@@ -210,6 +211,7 @@ PARTS: dict[str, str] = {
         for file in (
             "counted",
             "counted_encoder",
+            "counted_pretraining",
             "counted_texts",
             "counted_tokens",
             "counted_training",

@@ -94,10 +94,15 @@ def make_case(
 
 
 def make_sentinel_rows(
-    folder: Path, documents: Sequence[str], *, length: int, sentinels: int = 4
+    folder: Path,
+    documents: Sequence[str] | Sequence[tuple[str, str]],
+    *,
+    length: int,
+    sentinels: int = 4,
+    max_source: int | None = None,
 ) -> Artifact:
     """Token rows whose tokenizer also has ``<extra_id_0>`` … , the first with the highest id."""
-    path = make_tokens(folder, documents, words=WORDS, length=length)
+    path = make_tokens(folder, documents, words=WORDS, length=length, max_source=max_source)
     file = str(path / "tokenizer" / "tokenizer.json")
     tokenizer = Tokenizer.from_file(file)
     tokenizer.add_special_tokens([f"<extra_id_{number}>" for number in reversed(range(sentinels))])

@@ -159,16 +159,16 @@ def test_weights_of_a_model_of_tokens(method: Any) -> None:
 
 
 def test_a_masked_model_is_asked_as_often_as_something_changes() -> None:
-    network, rows = tiny_tokens("masked").eval(), 100
+    network, rows = tiny_tokens("masked").eval(), 400
     for steps in (1, 4, 40):
         sampler = TokenSamplerConfig("masked", steps=steps)
         when, choice = (draw_choices(0, range(rows), 7, what=what) for what in ("mask", "token"))
         flops = counted(partial(unmask, network, when, choice, sampler))
-        one = token_flops(network.config, 7)
-        # The projection before the head sees all positions.
-        calls = (token_sample_flops(network.config, sampler, 7) - one.decode_head) / (
-            one.trunk + one.attention
-        )
-        beside = (calls - 1) * 2.0 * 7 * network.config.hidden**2
-        wanted = token_sample_flops(network.config, sampler, 7) + beside
-        assert flops == pytest.approx(rows * wanted, rel=0.03)
+        assert flops == pytest.approx(rows * token_sample_flops(network.config, sampler, 7), rel=0.03)
+        conditions = {
+            "condition_BC": torch.ones(rows, 4, dtype=torch.int64),
+            "condition_length_B": torch.full((rows,), 4),
+        }
+        flops = counted(partial(unmask, network, when, choice, sampler, **conditions))
+        wanted = token_sample_flops(network.config, sampler, 7, given=4)
+        assert flops == pytest.approx(rows * wanted, rel=0.03), "a condition is never unmasked"
