@@ -12,10 +12,11 @@ from elf.cache.store import Artifact
 from elf.flows.failing import complain
 from elf.flows.plan_printing import print_wrapped
 from elf.flows.remotes import elsewhere
-from elf.flows.request import RUNS, load_request
+from elf.flows.request import RUNS, load_request, shipped_folder
 from elf.flows.run_states import state_of
 from elf.flows.score_table import print_scores, read_scores
 from elf.flows.terminal import make_console
+from elf.pipeline.config import shipped_names
 from elf.pipeline.explain import Explainer, Explanation
 from elf.pipeline.forecast import read_forecast
 from elf.pipeline.runner import needed
@@ -27,8 +28,8 @@ from elf.stages.pace import read_pace
 def show_why(
     config: str, stage: str | None, overrides: Sequence[str], store: str | None, *, as_json: bool
 ) -> None:
-    """Explain one stage or step, or all of a plan."""
-    request = load_request(config, overrides, store)
+    """Explain one stage or step, or all of a plan: of a configuration, or of a run of this folder as it was."""
+    request = load_request(_configured(config), overrides, store)
     names = request.plan.names() if stage is None else request.plan.select(stage)
     remote = elsewhere(complain)
     explainer = Explainer(request.plan, request.store, needed(request.plan, request.store, remote=remote))
@@ -43,6 +44,13 @@ def show_why(
             print(line)
         if far:
             print("  The remote holds it: a run that needs it pulls it and builds nothing.")
+
+
+def _configured(name: str) -> str:
+    """The settings of the run of that name, where it is the name of no configuration."""
+    settings = RUNS / name / RESOLVED
+    ours = Path(name).name == name and name not in shipped_names(shipped_folder()) and settings.is_file()
+    return str(settings) if ours else name
 
 
 def show_runs(*, as_json: bool) -> None:

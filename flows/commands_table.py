@@ -102,7 +102,7 @@ def _setting(found: Found, library: Library) -> Sample:
 
 
 def _tokens(ours: Sequence[Found], library: Library) -> list[Seen]:
-    """Of each configuration the training run; those that train on as many tokens together."""
+    """Of each configuration the training run and the rounds of distillation; those of as many tokens together."""
     told: dict[tuple[int, float | None], tuple[Seen, list[str]]] = {}
     for config, variant in dict.fromkeys((each.ours.config, each.ours.variant) for each in ours):
         request = library.request(config, variant)
@@ -110,8 +110,9 @@ def _tokens(ours: Sequence[Found], library: Library) -> list[Seen]:
         found = tokens_seen(
             request.experiment, request.plan, lambda each, r=request: r.store.find(*each.place), machine
         )
-        for seen in found[:1]:
-            told.setdefault((seen.rows, seen.documents), (seen, []))[1].append(variant or config)
+        for seen in found:
+            name = variant or config if seen.step == "train" else seen.step
+            told.setdefault((seen.rows, seen.documents), (seen, []))[1].append(name)
     return [replace(seen, step=", ".join(names)) for seen, names in told.values()]
 
 

@@ -110,7 +110,7 @@ def print_needs(out: Console, needs: Sequence[Need], ours: Sequence[Found], *, s
         return
     grid = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     grid.add_column(f"{MISSING} is built by", overflow="fold")
-    for header in ("rows", "steps", "time", "bytes"):
+    for header in ("rows", "builds", "time", "bytes"):
         grid.add_column(header, justify="right", no_wrap=True)
     seconds, size = (sum(each, Total()) for each in ([n.seconds for n in needs], [n.bytes for n in needs]))
     for need in needs:

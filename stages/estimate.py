@@ -87,18 +87,21 @@ class _Cost:
 
 @dataclass(frozen=True, slots=True)
 class TrainingSpeed:
-    """What training comes to: operations of a step (the model's), tokens a second, the share that is of ``peak``."""
+    """What training comes to: operations of a step (the model's), tokens a second, and the share that is of ``peak``,
+    what ``device`` does at most in products as they are here."""
 
     step_flops: float
     tokens_per_s: float
     mfu: float
     peak: float
+    device: str
 
     def __str__(self) -> str:
         speed = amount_text(round(self.tokens_per_s))
         return (
             f"Training: {flops_text(self.step_flops)} a step, {about(speed)} tokens/s, "
-            f"MFU {about(percent(self.mfu))} of {flops_text(self.peak)}/s."
+            f"MFU {about(percent(self.mfu))} of "
+            f"{flops_text(self.peak)}/s, the most of {self.device}."
         )
 
 
@@ -289,10 +292,12 @@ class Estimator:
         assert isinstance(section, Train)
         compute = train.step.compute
         a_row = sum(row_parts(self.experiment, network))
-        peak = self.machine.peak(compute, TRAINED_IN[section.precision], processes=compute.processes)
+        precision = TRAINED_IN[section.precision]
+        peak = self.machine.peak(compute, precision, processes=compute.processes)
+        device = self.machine.told(compute, precision, processes=compute.processes)
         tokens_per_s = cost.tokens / cost.seconds
         return TrainingSpeed(
-            section.batch * a_row, tokens_per_s, mfu=tokens_per_s / self.length * a_row / peak, peak=peak
+            section.batch * a_row, tokens_per_s, tokens_per_s / self.length * a_row / peak, peak, device
         )
 
     def training_seconds(self, train: Planned) -> float | None:

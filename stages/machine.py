@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 from elf.cache.errors import CacheError
 from elf.cache.files import make_folder, write_atomic
 from elf.pipeline.stage import Compute
-from elf.pipeline.wording import bytes_text
+from elf.pipeline.wording import bytes_text, count_of
 
 Ladder: TypeAlias = Mapping[int, float]
 """Operations a second in products of (positions × width) with (width × width), by width."""
@@ -143,6 +143,13 @@ class Machine:
             return best * min(processes, self.gpus)
         threads = min(self.cores, processes * (compute.threads or self.cores))
         return max(self.rate(threads, 1024, name) for name in names)
+
+    def told(self, compute: Compute, precision: str, *, processes: int = 1) -> str:
+        """What ``peak`` is the peak of, in words."""
+        if self.uses_gpu(compute):
+            return f"{count_of(min(processes, self.gpus), 'GPU')} in {precision}"
+        threads = min(self.cores, processes * (compute.threads or self.cores))
+        return f"{count_of(threads, 'thread')} in float32" + (f" or {precision}" if precision != "float32" else "")
 
     def rate(self, threads: int, width: int, precision: str = "float32") -> float:
         """Operations a second on so many threads: between one and all, as a power of their number."""

@@ -132,6 +132,12 @@ def test_what_differs_in_the_protocol_is_said(home: Path) -> None:
     assert "0.1 %" in found["split"]
 
 
+def test_tokens_of_a_distillation_are_the_teachers_and_those_of_every_round(home: Path) -> None:
+    tokens = told("distillation")["differences"]["tokens"]
+    assert "by rows times length (owt-pd);" in tokens
+    assert "(distill-16, distill-8, distill-4, distill-2, distill-1)" in tokens
+
+
 def test_a_command_costs_what_those_before_it_left(home: Path) -> None:
     library = Library((), None)
     rows = [row for _, some in fill(TABLES["owt-sizes"], library) for row in some]

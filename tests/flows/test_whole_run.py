@@ -75,6 +75,12 @@ def test_why_names_the_setting(whole: Path, step: str, setting: str, named: str)
     assert named in call(whole, "why", "tiny", step, "--set", setting)
 
 
+def test_why_takes_the_name_of_a_run_too(whole: Path) -> None:
+    call(whole, "run", "tiny", "--until", "tokenize", "--set", "name=mine", "tokenize.length=16")
+    said = call(whole, "why", "mine", "tokenize", "--set", "tokenize.length=12")
+    assert "tokenize.length: 16 → 12" in said, said
+
+
 def test_texts_for_a_person_are_those_that_were_scored(whole: Path) -> None:
     record = (whole / "runs/tiny/sample-ode/samples.jsonl").read_text().splitlines()
     wanted = [json.loads(line)["text"] for line in record[:3]]
