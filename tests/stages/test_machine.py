@@ -157,7 +157,7 @@ def test_the_peak_is_that_of_the_best_products() -> None:
     assert on(gpus=2).peak(COMPUTE, "float32") == 1e11
     assert on(gpus=2).told(COMPUTE, "bfloat16", processes=8) == "2 GPUs in bfloat16"
     assert on().told(Compute(threads=1), "float32") == "1 thread in float32"
-    assert on().told(COMPUTE, "bfloat16") == "2 threads in float32 or bfloat16"
+    assert on().told(COMPUTE, "bfloat16") == "4 threads in float32 or bfloat16"
 
 
 def test_a_gpu_that_torch_cannot_use_is_none() -> None:
