@@ -16,6 +16,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 SIZE = (4.4, 2.7)
 """Inches."""
+MANY = 1e3
+"""Times the least that the most of a logarithmic axis is, where its ticks would crowd."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +72,18 @@ def draw(name: str, label: str, paint: Painter, *, size: tuple[float, float] = S
     return Drawing(name, label, _svg(name, paint, size), _png(paint, size))
 
 
+class _Decades(LogLocator):
+    """Ticks at 1, 2 and 5 of every decade, over many decades at 1 alone."""
+
+    def tick_values(self, vmin: float, vmax: float) -> Any:
+        self.set_params(subs=(1.0,) if vmax > MANY * vmin else (1.0, 2.0, 5.0))
+        return super().tick_values(vmin, vmax)
+
+
 def scale_log(axes: Axes) -> None:
     """A logarithmic y axis that is labelled with plain numbers."""
     axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_locator(_Decades())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_locator(NullLocator())
 

@@ -149,7 +149,9 @@ class Machine:
         if self.uses_gpu(compute):
             return f"{count_of(min(processes, self.gpus), 'GPU')} in {precision}"
         threads = min(self.cores, processes * (compute.threads or self.cores))
-        return f"{count_of(threads, 'thread')} in float32" + (f" or {precision}" if precision != "float32" else "")
+        return f"{count_of(threads, 'thread')} in float32" + (
+            f" or {precision}" if precision != "float32" else ""
+        )
 
     def rate(self, threads: int, width: int, precision: str = "float32") -> float:
         """Operations a second on so many threads: between one and all, as a power of their number."""
