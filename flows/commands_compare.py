@@ -42,7 +42,7 @@ def compare_rows(first: str, second: str, *, as_json: bool) -> None:
     for name, each in known.items():
         table.add_row(name, *_cells(each))
     out.print(table)
-    items = max((each.n for each in known.values()), default=0)
+    items = max(each.n for each in known.values())
     out.print(f"Paired bootstrap of {items:,} items.", style="dim", highlight=False)
     if items < FEW:
         out.print(f"Fewer than {FEW} items: intervals are rough.", style="dim", highlight=False)

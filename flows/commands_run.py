@@ -19,6 +19,7 @@ from elf.pipeline.runner import Outcome, materialise, needed
 from elf.pipeline.runs import PAGE, Naming, RunFolder
 from elf.pipeline.wording import count_of, seconds_text
 from elf.stages.load import busy_text
+from elf.stages.machine import this_machine
 from elf.stages.tracking import refuse_missing
 
 
@@ -42,15 +43,16 @@ def run_experiment(
     remote = elsewhere(complain)
     # A wrong request is refused before anything is written.
     steps = needed(request.plan, request.store, only=only, until=until, force=force, remote=remote)
-    if request.trains(steps):
+    trains = request.trains(steps)
+    if trains:
         refuse_missing(request.experiment.compute.train.tracker)
     request = price(request, steps, forced=request.plan.select_all(force), remote=remote, warn=complain)
     if told := expected(request.plan):
         out.print(f"{told} on this machine (`elf plan` says what of).", style="dim", highlight=False)
-        trains = request.trains(steps)
-        if busy := busy_text(request.experiment.compute.train if trains else None):
+        train = request.experiment.compute.train
+        if busy := busy_text(train if trains and not this_machine().uses_gpu(train) else None):
             print_wrapped(out, busy, "yellow")
-    if request.source is not None and request.trains(steps):
+    if request.source is not None and trains:
         out.print(str(request.source), style="dim", markup=False, highlight=False)
     with request.store.using(request.plan.places()):
         folder = RunFolder(RUNS, name, request.experiment, request.plan)
@@ -70,12 +72,12 @@ def run_experiment(
 
 def expected(plan: Plan) -> str:
     """How long the steps with a forecast take, in words; empty where the machine was not measured."""
-    told = [each.step.forecast for each in plan if each.step.forecast]
-    if not told or not all(each["machine_measured"] for each in told):
+    told = {each.key: each.step.forecast for each in plan if each.step.forecast}
+    if not all(each["machine_measured"] for each in told.values()):
         return ""
-    seconds = [each["seconds"] for each in told]
+    seconds = [each["seconds"] for each in told.values()]
     known = sum(float(each) for each in seconds if isinstance(each, int | float))
-    return f"{'At least' if None in seconds else 'Some'} {seconds_text(known)}"
+    return f"{'At least' if None in seconds else 'Some'} {seconds_text(known)}" if known else ""
 
 
 def _summarise(outcomes: Mapping[str, Outcome], folder: Path, seconds: float, out: Console) -> None:

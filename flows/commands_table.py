@@ -111,7 +111,8 @@ def _tokens(ours: Sequence[Found], library: Library) -> list[Seen]:
             request.experiment, request.plan, lambda each, r=request: r.store.find(*each.place), machine
         )
         for seen in found:
-            name = variant or config if seen.step == "train" else seen.step
+            name = variant or config
+            name = name if seen.step == "train" else f"{name} {seen.step}"
             told.setdefault((seen.rows, seen.documents), (seen, []))[1].append(name)
     return [replace(seen, step=", ".join(names)) for seen, names in told.values()]
 

@@ -81,7 +81,8 @@ def _sums(priced: Priced) -> Iterator[tuple[str, str | None]]:
         )
         yield _speed(machine), "dim"
         trains = priced.training is not None
-        if told := busy_text(priced.request.experiment.compute.train if trains else None):
+        train = priced.request.experiment.compute.train
+        if told := busy_text(train if trains and not machine.uses_gpu(train) else None):
             yield told, "yellow"
         yield from _slow(priced)
     room = priced.room

@@ -91,11 +91,13 @@ _HOW: Mapping[str, How] = {"build": "built", "remote": "pulled"}
 
 
 def price_of(sweep: Members, priced: Mapping[str, Priced]) -> Costs:
-    """Of the steps that are missing, as they are priced by variant."""
+    """Of the steps that a variant needs, as they are priced; those that are there cost nothing."""
     steps: dict[str, list[_Share]] = {}
     for variant, each in priced.items():
         steps[variant] = []
         for made, state in each.rows:
+            if state == "skip":
+                continue
             missing = state == "build"
             seconds, size = (made.seconds, made.bytes) if missing else (0.0, 0)
             planned, how = made.planned, _HOW.get(state, "reused")
@@ -104,10 +106,10 @@ def price_of(sweep: Members, priced: Mapping[str, Priced]) -> Costs:
 
 
 def cost_of(sweep: Members, ended: Sequence[Ended]) -> Costs:
-    """Of what the variants that finished have in the store, as its manifests tell it; who built it as all that ended
-    told it."""
+    """Of what the variants that ended have in the store, as its manifests tell it; who built it as all of them told
+    it."""
     how = together(each.outcomes for each in ended)
-    steps = {each.member.variant: list(_stored(sweep, each, how)) for each in ended if each.code == 0}
+    steps = {each.member.variant: list(_stored(sweep, each, how)) for each in ended}
     return _costs(sweep, steps)
 
 
@@ -166,9 +168,14 @@ def cells_of(row: Cost, *, planned: bool) -> tuple[str, ...]:
 
 def spending_of(costs: Costs) -> Spending:
     """For the page of a sweep."""
+    built = (
+        f"this sweep built for {costs.spent.told(seconds_text)}"
+        if costs.builds
+        else "this sweep built nothing"
+    )
     words = (
-        f"{costs.seconds.told(seconds_text)} and {costs.bytes.told(bytes_text)} in all; this sweep built for "
-        f"{costs.spent.told(seconds_text)}. Without sharing all variants come to {costs.apart.told(seconds_text)}."
+        f"{costs.seconds.told(seconds_text)} and {costs.bytes.told(bytes_text)} in all; {built}. Without sharing all "
+        f"variants come to {costs.apart.told(seconds_text)}."
     )
     rows = tuple((row.name or "(shared)", *cells_of(row, planned=False)) for row in costs.rows)
     return Spending(("variant", *DONE), rows, words)

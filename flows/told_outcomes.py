@@ -7,8 +7,9 @@ there meanwhile. The sweep names a file, and the run adds a line to it for each 
 import json
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Literal, TypeAlias, cast
+from typing import Literal, TypeAlias
 
 from elf.cache.lease import Holder
 from elf.cache.store import Artifact
@@ -28,11 +29,14 @@ def telling_outcomes(watch: Watcher) -> Watcher:
 
 
 def read_outcomes(path: Path) -> Mapping[str, How]:
-    """By key; of a run that was ended in the middle what it told till then."""
-    if not path.exists():
-        return {}
-    whole = path.read_text(encoding="utf-8").rpartition("\n")[0]
-    return together({key: cast("How", how)} for key, how in map(json.loads, whole.splitlines()))
+    """By key; of a run that was ended in the middle, or could not write, what it told."""
+    told: list[Mapping[str, How]] = []
+    with suppress(FileNotFoundError):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            with suppress(ValueError):  # torn
+                key, how = json.loads(line)
+                told.append({key: how})
+    return together(told)
 
 
 def together(told: Iterable[Mapping[str, How]]) -> Mapping[str, How]:
@@ -67,5 +71,6 @@ class _Telling:
         self._told.on_done(planned, outcome)
 
     def _tell(self, planned: Planned, how: How) -> None:
-        with self._path.open("a", encoding="utf-8") as file:
+        # What a sweep says of its costs is worth no run.
+        with suppress(OSError), self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps([planned.key, how]) + "\n")

@@ -110,7 +110,10 @@ def remarks(first: Scored, second: Scored) -> list[str]:
 def _left_out(first: Scored, second: Scored) -> Iterator[tuple[str, str]]:
     """Scores that do not mean the same on both sides, each with the reason."""
     if first.tokenizer != second.tokenizer:
-        yield OWN_IDS, "it is of each run's own token ids, and the tokenizers of the two are not the same"
+        yield (
+            OWN_IDS,
+            "it is of each run's own token ids, and the tokenizers of the two are not known to be the same",
+        )
     if first.copies != second.copies:
         yield first.copies, f"{second.name} has {second.copies} in its place"
 

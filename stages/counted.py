@@ -28,8 +28,8 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class Counted:
     """``tokens``: positions that went through, of training as often as they were trained on, of an encoder's own
-    training without padding. ``untold`` says in words
-    why operations are not known; without it and without parts there were none."""
+    training without padding. ``untold`` says in words why operations are not known; without it and without parts there
+    were none."""
 
     tokens: int | None = None
     parts: tuple[Part, ...] = ()

@@ -64,9 +64,9 @@ class Numbers(NamedTuple):
 class Family:
     """How models of a type are read.
 
-    ``numbers`` takes ``config.json`` and may raise KeyError, OverflowError, TypeError or
-    ValueError; ``load`` gives the hidden states
-    0 … ``info.layer`` of token ids (B, L) under an additive mask. ``kind`` names what computes them in messages.
+    ``numbers`` takes ``config.json`` and may raise KeyError, OverflowError, TypeError or ValueError; ``load`` gives the
+    hidden states 0 … ``info.layer`` of token ids (B, L) under an additive mask. ``kind`` names what computes them in
+    messages.
     """
 
     kind: str

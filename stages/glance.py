@@ -3,6 +3,7 @@
 For planning only: what cannot be told is None, and whoever reads the files will say why.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from elf.pipeline.errors import Misconfigured
 from elf.stages.assets import list_files
 from elf.stages.config import Source
 from elf.stages.documents import format_of
+from elf.stages.plain_text import BLANK_LINES, LINE_END
 
 FILES = 16
 """Files that are looked at of many, from all over them."""
@@ -62,22 +64,22 @@ def _parquet(path: Path, source: Source) -> tuple[float, float]:
 
 
 def _json_lines(path: Path, source: Source) -> tuple[float, float]:
-    return _units(path, b"\n"), path.stat().st_size
+    return _units(path, LINE_END), path.stat().st_size
 
 
 def _text(path: Path, source: Source) -> tuple[float, float]:
-    ends = {"line": b"\n", "paragraph": b"\n\n"}
+    ends = {"line": LINE_END, "paragraph": BLANK_LINES}
     records = _units(path, ends[source.documents]) if source.documents in ends else 1
     return records, path.stat().st_size
 
 
-def _units(path: Path, end: bytes) -> float:
+def _units(path: Path, end: re.Pattern[bytes]) -> float:
     """What the ends divide a file into, by those in its beginning; at least one."""
     with path.open("rb") as file:
         beginning = file.read(BEGINNING)
     if len(beginning) < BEGINNING:
-        return sum(bool(part.strip()) for part in beginning.split(end))
-    return max(1, beginning.count(end)) * path.stat().st_size / len(beginning)
+        return sum(bool(part.strip()) for part in end.split(beginning))
+    return max(1, len(end.findall(beginning))) * path.stat().st_size / len(beginning)
 
 
 _GLANCES: Mapping[str, Callable[[Path, Source], tuple[float, float]]] = {

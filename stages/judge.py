@@ -112,9 +112,8 @@ def load_judge(folder: Path, *, window: int, precision: str, device: str) -> Jud
             f"The judge in {folder} lacks weights, {absent[0]} among {len(absent)}: random numbers would stand in "
             "their place. Fetch the whole model."
         )
-    if (
-        getattr(model.config, "quantization_config", None) is None
-    ):  # else they are read as what they stand for
+    read_as_they_are = getattr(model.config, "quantization_config", None) is None
+    if read_as_they_are:
         read = (name for name, _ in model.named_parameters())
         refuse_other_numbers(headers, spellings(read, model.base_model_prefix))
     if not tokenizer("a")["input_ids"]:

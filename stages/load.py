@@ -3,6 +3,7 @@
 import os
 
 from elf.pipeline.stage import Compute
+from elf.pipeline.wording import count_of
 
 BUSY = 0.5
 """Load of the last minute, as a share of the host's cores, above which others' work is felt."""
@@ -11,12 +12,12 @@ BUSY = 0.5
 def busy_text(train: Compute | None) -> str:
     """A sentence to set beside times where the machine is busy now, else empty.
 
-    ``train`` says how training computes, or is None where nothing is trained.
+    ``train`` says how training computes; None where nothing is trained, or not on the cores.
     """
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
     if load <= BUSY * cores:
         return ""
-    many = f"{cores} core{'' if cores == 1 else 's'}"
+    many = count_of(cores, "core")
     words = f"Busy: a load of {load:.1f} on {many} in the last minute; while that lasts, times will be longer"
     if train is None or train.threads == 1:
         return f"{words}."

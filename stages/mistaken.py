@@ -2,14 +2,24 @@
 
 from pathlib import Path
 
+from elf.pipeline.errors import Failed
+
 _SEEN = 512
 """Bytes at the head of a file that are looked at."""
 
 
 def mistaken(path: Path) -> str | None:
-    """What the file is instead and what helps, as the end of a sentence without its full stop; None for any other."""
-    with path.open("rb") as stream:
-        head = stream.read(_SEEN)
+    """What the file is instead and what helps, as the end of a sentence without its full stop; None for any other.
+
+    Raises Failed where it cannot be read.
+    """
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(_SEEN)
+    except OSError as error:
+        raise Failed(
+            f"{path} cannot be read ({error.strerror}). Bring it back, or make it readable for this user."
+        ) from error
     if not head:
         return "it is empty. Copy or fetch it again"
     if head.startswith(b"version https://git-lfs"):

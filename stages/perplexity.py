@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from elf.cache.manifest import Manifest, short
 from elf.pipeline.wording import count_of
 from elf.stages.lineage import Node
+from elf.stages.vocabulary import describe_tokenizer
 
 LABELS = {
     "perplexity": "held-out perplexity",
@@ -42,8 +43,7 @@ def _manifest(nodes: dict[str, Node], of: Manifest | None, role: str) -> Manifes
 
 
 def _name(tokenizer: Manifest) -> str:
-    """``google-t5/t5-small``; of one that was trained here its key."""
-    source = tokenizer.config.get("source")
-    if isinstance(source, str):
-        return source.partition(":")[2].partition("@")[0] or source
-    return f"a tokenizer trained here ({short(tokenizer.fingerprint)})"
+    """``google-t5/t5-small``, or where a local one lay; of one that was trained here its key."""
+    if "source" not in tokenizer.config:
+        return f"a tokenizer trained here ({short(tokenizer.fingerprint)})"
+    return describe_tokenizer(tokenizer.config).removeprefix("hub:").partition("@")[0]

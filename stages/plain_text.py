@@ -13,13 +13,14 @@ from typing import Literal
 Unit = Literal["file", "paragraph", "line"]
 BOM = b"\xef\xbb\xbf"
 LINE_END = re.compile(rb"\r\n|\n|\r")
+BLANK_LINES = re.compile(rb"(?:\r\n|\n|\r)(?:[ \t]*(?:\r\n|\n|\r))+")
+"""What parts paragraphs, to count them by."""
 
 
 def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
     """Number, from 1, and bytes of each line of a file, its end included; a byte order mark is no part of the first."""
-    with path.open(
-        encoding="latin-1", newline=""
-    ) as stream:  # a character for each byte, whatever the bytes mean
+    # Latin-1 has a character for each byte, whatever the bytes mean.
+    with path.open(encoding="latin-1", newline="") as stream:
         for number, line in enumerate(stream, 1):
             raw = line.encode("latin-1")
             yield number, raw.removeprefix(BOM) if number == 1 else raw

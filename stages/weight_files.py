@@ -16,6 +16,8 @@ WHOLE = "Bring the whole model folder."
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 """The dtypes of plain weights, as safetensors and as torch name them."""
+NO_SENSE = (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError)
+"""What reading JSON of another shape than the one expected raises."""
 _PREFIX = 8
 """Bytes at the head of a file that say how long its header is."""
 
@@ -56,7 +58,7 @@ def _listed(path: Path) -> list[str]:
             raise ValueError(
                 "its weight_map must map every tensor to a *.safetensors file of the same folder"
             )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except NO_SENSE as error:
         raise Failed(f"{path} does not list files of weights ({error}). {WHOLE}") from error
     return sorted(names)
 
@@ -95,7 +97,7 @@ def read_header(path: Path) -> dict[str, Held]:
         held = {
             name: Held(path, str(found[name]["dtype"]), end - begun) for name, (begun, end) in spans.items()
         }
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except NO_SENSE as error:
         raise Failed(
             f"{path} is no safetensors file: its header cannot be read ({error}). {WHOLE}"
         ) from error

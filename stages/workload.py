@@ -113,7 +113,8 @@ def _token_sampling(
     sampler = TokenSamplerConfig(network.method, steps=section.steps if masked else None)
     given = (experiment.tokenize.max_source or 0) if experiment.data.train.pairs else 0
     flops = token_sample_flops(network, sampler, length, given=given)
-    asked = -(-texts // batch) * (min(section.steps, length) if masked else length)
+    free = length - given
+    asked = -(-texts // batch) * (min(section.steps, free) if masked else free)
     return Work(
         texts * flops,
         network.hidden,

@@ -43,6 +43,16 @@ def test_json_lines_are_counted_by_their_beginning(tmp_path: Path) -> None:
     assert held.text == (tmp_path / "texts.jsonl").stat().st_size
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_lines_and_paragraphs_end_as_readers_end_them(tmp_path: Path, end: str) -> None:
+    path = tmp_path / "texts.txt"
+    path.write_bytes(f"one{end}two{end}{end} {end}three{end}".encode())
+    for unit, count in (("line", 3), ("paragraph", 2)):
+        held = glance(path, TEXTS.model_copy(update={"documents": unit}))
+        assert held is not None
+        assert held.records == count
+
+
 def test_a_folder_is_judged_by_some_of_its_files(tmp_path: Path) -> None:
     for number in range(3 * FILES):
         (tmp_path / f"{number}.txt").write_text("word " * 100)

@@ -12,9 +12,14 @@ from elf.stages.perplexity import perplexity_figures
 KEYS = {name: letter * 64 for name, letter in zip(("tokenizer", "tokens", "train"), "abc", strict=True)}
 
 
-def figures(root: Path, heldout: dict[str, JSON] | None, *, trained_here: bool = False) -> dict[str, str]:
+HUB: dict[str, JSON] = {"source": "hub:google-t5/t5-small@" + "0" * 40}
+
+
+def figures(
+    root: Path, heldout: dict[str, JSON] | None, *, trained_here: bool = False, fetched: dict[str, JSON] = HUB
+) -> dict[str, str]:
     stage = "tokenizer" if trained_here else "fetch"
-    config: dict[str, JSON] = {} if trained_here else {"source": "hub:google-t5/t5-small@" + "0" * 40}
+    config: dict[str, JSON] = {} if trained_here else fetched
     make_artifact(root / stage / KEYS["tokenizer"], stage, key=KEYS["tokenizer"], config=config)
     make_artifact(
         root / "tokenize" / KEYS["tokens"],
@@ -51,6 +56,13 @@ def test_it_is_named_for_what_it_is_with_rows_and_tokenizer(name: str, label: st
 def test_a_tokenizer_of_ones_own_goes_by_its_key(tmp_path: Path) -> None:
     told = figures(tmp_path, {"heldout_perplexity": 9.0}, trained_here=True)
     assert told["counted over"] == "48 held-out rows, in tokens of a tokenizer trained here (aaaaaaaaaaaa)"
+
+
+def test_a_local_tokenizer_goes_by_where_it_lay(tmp_path: Path) -> None:
+    told = figures(
+        tmp_path, {"heldout_perplexity": 9.0}, fetched={"source": "bytes:/", "location": "/lab/t5"}
+    )
+    assert told["counted over"] == "48 held-out rows, in tokens of /lab/t5"
 
 
 @pytest.mark.parametrize("heldout", [None, {"heldout_loss": 2.0}])

@@ -96,6 +96,10 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"a" * 64
         (b"\x02" + bytes(7) + b"[]", "header cannot be read"),
         (b"\x02" + bytes(7) + b"\xff\xff", "header cannot be read"),
         (b"\x08" + bytes(7) + b'{"a": 1}', "header cannot be read"),
+        (
+            b"\x38" + bytes(7) + b'{"a": {"dtype": "F32", "data_offsets": [0, Infinity]}}   ',
+            "header cannot be read",
+        ),
     ],
 )
 def test_what_is_no_safetensors_file_is_named(tmp_path: Path, content: bytes, said: str) -> None:
