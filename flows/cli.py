@@ -124,7 +124,7 @@ def why(
     json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Say why a step of a configuration, or of a run, is reused or must be built."""
+    """Say why a step is reused or must be built."""
     with telling(debug=debug):
         from elf.flows.commands_look import show_why
 

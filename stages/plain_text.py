@@ -13,7 +13,7 @@ from typing import Literal
 Unit = Literal["file", "paragraph", "line"]
 BOM = b"\xef\xbb\xbf"
 LINE_END = re.compile(rb"\r\n|\n|\r")
-BLANK_LINES = re.compile(rb"(?:\r\n|\n|\r)(?:[ \t]*(?:\r\n|\n|\r))+")
+BLANK_LINES = re.compile(rb"(?>\r\n|\n|\r)(?:[ \t]*(?>\r\n|\n|\r))+")
 """What parts paragraphs, to count them by."""
 
 
