@@ -94,20 +94,23 @@ def _summarise(outcomes: Mapping[str, Outcome], folder: Path, seconds: float, ou
         line = f"Built {count_of(built, 'step')} in {seconds_text(seconds)}, reused {reused}{told}."
     out.print(line, highlight=False)
     if "report" in outcomes:
-        took = seconds_text(_time_behind(outcomes["report"].artifact, outcomes))
-        out.print(f"The stages behind the report took {took}, each in the run that made it.", highlight=False)
+        took = _time_behind(outcomes["report"].artifact, outcomes)
+        if took is not None:
+            told = f"The stages behind the report took {seconds_text(took)}, each in the run that made it."
+            out.print(told, highlight=False)
         out.print(f"Report: {folder / PAGE}", highlight=False, soft_wrap=True)
 
 
-def _time_behind(report: Artifact, outcomes: Mapping[str, Outcome]) -> float:
-    """Seconds, as the report tells them."""
+def _time_behind(report: Artifact, outcomes: Mapping[str, Outcome]) -> float | None:
+    """Seconds, as the report tells them; None where not all that it was made of was looked at: it was pulled, say."""
     from elf.stages.lineage import time_of, trace
 
     keys = set(report.manifest.inputs.values())
     artifacts = {step: outcome.artifact for step, outcome in outcomes.items()}
-    return time_of(
-        trace({step: each for step, each in artifacts.items() if each.manifest.fingerprint in keys})
-    )
+    behind = {step: each for step, each in artifacts.items() if each.manifest.fingerprint in keys}
+    if keys - {each.manifest.fingerprint for each in behind.values()}:
+        return None
+    return time_of(trace(behind))
 
 
 def _print_scores(outcomes: Mapping[str, Outcome], out: Console) -> None:
